@@ -11,7 +11,6 @@ use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::TreeReader;
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
 use tuff_erofs::walk::shown;
 use tuff_mkfs::source::Kind;
 use tuff_mkfs::{Progress, Result};
@@ -96,7 +95,8 @@ impl Store {
             Depth::Part(part) => part,
         };
         let path = self.path.join(POSITION);
-        let text = fs::read_to_string(&path).unwrap_or_default();
+        let text = files::read(&path, 32).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
         let next: u32 = text.trim().parse().unwrap_or(0);
         let all = self
             .segments
@@ -146,7 +146,7 @@ impl Store {
         lost.extend(bad.map(|(digest, _)| digest));
         let count = lost.len() - before;
         if count > 0 {
-            let what = format!("segment {number}: {count} ranges are damaged");
+            let what = format!("segment {number}: damaged ranges: {count}");
             checked.findings.push(what);
         }
         // That is named already, or of a run that ended early.
@@ -175,7 +175,7 @@ impl Store {
                 let damaged = damaged + u64::from(!tree.has_fronts);
                 if damaged > 0 {
                     checked.findings.push(format!(
-                        "segment {number}: {damaged} blocks are damaged; {advice} corrects what it can"
+                        "segment {number}: damaged blocks: {damaged}; {advice} corrects what it can"
                     ));
                 }
             }

@@ -1,6 +1,6 @@
 //! Reads single entries of directories, by pages that are kept.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, blocks_of};
 use crate::digest::Digest;
 use crate::index::Slot;
 use crate::pages::Pages;
@@ -92,10 +92,11 @@ impl Directories {
             return Ok(None);
         }
         let clusters = self.read(segment, header.cluster_at(range.first, range.count))?;
-        Ok(Some(Found {
+        let clusters = decode_clusters(&clusters);
+        Ok(blocks_of(&clusters).map(|_| Found {
             pack: header.pack,
             block: range.block,
-            clusters: decode_clusters(&clusters),
+            clusters,
             part,
         }))
     }

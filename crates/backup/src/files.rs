@@ -6,7 +6,7 @@
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use tuff_mkfs::{Error, Place, Result};
 
@@ -40,6 +40,13 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         sync_parent(path)
     };
     make().map_err(|e| Error::io(Place::file(path.display()), "cannot write", e))
+}
+
+/// Reads a file of up to `max` bytes.
+pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Removes a file durably. One that is not there is no error.

@@ -90,8 +90,8 @@ impl Marks {
             if progress.check().is_err() {
                 return e;
             }
-            let what = format_args!("the tree of snapshot {}: {e}", snapshot.number);
-            Error::corrupt(Place::file(store.path.display()), what)
+            let snapshot = format!("the tree of snapshot {}", snapshot.number);
+            e.within(Place::file(snapshot))
         })
     }
 

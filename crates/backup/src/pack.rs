@@ -210,6 +210,19 @@ impl Pack {
     }
 }
 
+/// Writes numbers one after the other.
+pub(crate) fn put_fields(bytes: &mut [u8], fields: &[u32]) {
+    for (place, field) in bytes.chunks_exact_mut(4).zip(fields) {
+        place.copy_from_slice(&field.to_le_bytes());
+    }
+}
+
+/// Reads the number at index `i`, of which there must be so many.
+pub(crate) fn field(bytes: &[u8], i: usize) -> u32 {
+    let field = bytes[4 * i..].first_chunk();
+    u32::from_le_bytes(*field.expect("a header is longer"))
+}
+
 /// Sets the digest at the end of a header.
 pub(crate) fn seal(bytes: &mut [u8]) {
     let (content, end) = bytes.split_at_mut(bytes.len() - 32);

@@ -10,8 +10,8 @@
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::files::step;
-use crate::pack::{Pack, is_sealed, seal};
-use crate::segment::SegmentHeader;
+use crate::pack::{Pack, field, is_sealed, put_fields, seal};
+use crate::segment::{DIRECTORY_MAX, SegmentHeader, is_segment};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -22,8 +22,6 @@ use tuff_store::{Output, ReadAt, Target};
 use tuff_verity::{HEADER_LEN, Header, Root, TreePlace, Verified, make, tree_end};
 
 const MAGIC: [u8; 8] = *b"TUFFTREE";
-/// Longest directory. Unit: bytes.
-const DIRECTORY_MAX: u64 = 1 << 30;
 
 /// Front of a tree's file, which is there twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +50,7 @@ impl TreeFront {
             self.blocks,
             self.roots,
         ];
-        for (place, field) in bytes[24..].chunks_exact_mut(4).zip(fields) {
-            place.copy_from_slice(&field.to_le_bytes());
-        }
+        put_fields(&mut bytes[24..], &fields);
         bytes[48..56].copy_from_slice(&self.directory_len.to_le_bytes());
         bytes[56..88].copy_from_slice(&self.directory.0);
         bytes[88..120].copy_from_slice(&self.root);
@@ -66,10 +62,7 @@ impl TreeFront {
         if bytes[..8] != MAGIC || bytes[8..24] != *store || !is_sealed(bytes) {
             return None;
         }
-        let field = |i: usize| {
-            let field = bytes[24 + 4 * i..].first_chunk();
-            u32::from_le_bytes(*field.expect("the front is longer"))
-        };
+        let field = |i| field(&bytes[24..], i);
         let front = Self {
             number: field(0),
             pack: u16::try_from(field(1)).ok()?,
@@ -80,8 +73,8 @@ impl TreeFront {
             directory: Digest(*bytes[56..].first_chunk()?),
             root: *bytes[88..].first_chunk()?,
         };
-        front.start.checked_add(front.blocks)?;
-        (front.directory_len <= DIRECTORY_MAX).then_some(front)
+        let is_placed = is_segment(front.pack, front.start, front.blocks);
+        (is_placed && front.directory_len <= DIRECTORY_MAX).then_some(front)
     }
 
     /// Length of what is covered. Unit: bytes.

@@ -2,9 +2,10 @@
 
 use crate::files;
 use crate::snapshot::Snapshot;
-use crate::store::Store;
+use crate::store::{Store, TEXT_MAX};
 use serde_json::{Value, json};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tuff_mkfs::{Error, Place, Result};
 
@@ -47,7 +48,7 @@ impl HeldPin {
 
 impl Drop for HeldPin {
     fn drop(&mut self) {
-        // Otherwise `prune` removes it, as nobody holds its lock.
+        // If this fails, `prune` finds its lock free, and removes it.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -56,23 +57,49 @@ impl Store {
     /// Pins a snapshot as long as the value lives.
     ///
     /// # Errors
-    /// `Io` if the store cannot be written.
+    /// `Io` if the store cannot be written; `Usage` if the snapshot was forgotten, or the store pruned, since it was opened.
     pub fn pin(&self, snapshot: &Snapshot) -> Result<HeldPin> {
-        let path = self.write_pin(snapshot, true)?;
-        let failed = |e| Error::io(Place::file(path.display()), "cannot lock", e);
-        let file = File::open(&path).map_err(failed)?;
-        file.lock_shared().map_err(failed)?;
-        Ok(HeldPin { path, file })
+        loop {
+            let path = self.write_pin(snapshot, true)?;
+            let failed = |e| Error::io(Place::file(path.display()), "cannot lock", e);
+            let file = match File::open(&path) {
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                file => file.map_err(failed)?,
+            };
+            file.lock_shared().map_err(failed)?;
+            let held = HeldPin { path, file };
+            // `prune` may have taken it for one that is over, before it was locked.
+            if held.path.exists() {
+                self.require(snapshot)?;
+                return Ok(held);
+            }
+        }
     }
 
     /// Pins a snapshot until [`unpin`](Self::unpin), for a kernel that mounts it. Returns the name of the pin.
     ///
     /// # Errors
-    /// `Io` if the store cannot be written.
+    /// As [`pin`](Self::pin).
     pub fn pin_for_kernel(&self, snapshot: &Snapshot) -> Result<String> {
         let path = self.write_pin(snapshot, false)?;
+        if let Err(e) = self.require(snapshot) {
+            files::remove(&path)?;
+            return Err(e);
+        }
         let name = path.file_name().unwrap_or_default();
         Ok(name.to_string_lossy().into_owned())
+    }
+
+    /// Fails if a snapshot was forgotten before it had its pin, or if a run of `prune` has changed addresses.
+    fn require(&self, snapshot: &Snapshot) -> Result<()> {
+        self.snapshot(snapshot.number)?;
+        match self.is_as_opened()? {
+            true => Ok(()),
+            false => Err(Error::usage(format_args!(
+                "{}: the store was pruned at the same moment; run the command again",
+                self.path.display()
+            ))),
+        }
     }
 
     fn write_pin(&self, snapshot: &Snapshot, is_of_process: bool) -> Result<PathBuf> {
@@ -106,7 +133,7 @@ impl Store {
         let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
         let mut pins = Vec::new();
         let names = match fs::read_dir(&dir) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(pins),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(pins),
             names => names.map_err(failed)?,
         };
         for entry in names {
@@ -147,8 +174,8 @@ impl Store {
 
 /// Reads a pin. `None` if it is gone.
 fn read(path: &Path, name: &str) -> Option<Pin> {
-    let text = match fs::read(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return None,
+    let text = match files::read(path, TEXT_MAX) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return None,
         text => text.unwrap_or_default(),
     };
     let value: Value = serde_json::from_slice(&text).unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::files;
 use crate::live::Marks;
 use crate::pin::Pin;
 use crate::read::RangeReader;
-use crate::run::append;
+use crate::run::{GROUP_LEN, append};
 use crate::segment::{Directory, NewRange};
 use crate::store::Store;
 use std::collections::{BTreeMap, HashSet};
@@ -25,8 +25,6 @@ use tuff_mkfs::{Error, Place, Progress, Result};
 const SHARE: u32 = 20;
 /// Least amount that is saved where members of groups move. Unit: bytes.
 const MOVED_MIN: u64 = 1 << 20;
-/// Length from which a group is complete. Unit: bytes.
-const GROUP_LEN: usize = 1 << 20;
 
 /// Result of pruning a store.
 #[derive(Clone, Debug, Default)]
@@ -161,13 +159,12 @@ impl Store {
     /// Marks of everything that snapshots and pins name, and of what pins name.
     fn marks(&self, pruned: &mut Pruned, progress: &Progress) -> Result<(Marks, Marks)> {
         let (mut marks, mut pinned) = (Marks::default(), Marks::default());
-        let unknown = |e: Error| {
-            if progress.check().is_err() {
-                return e;
+        let unknown = |e: Error| match &e {
+            Error::Corrupt(_) => {
+                let advice = "repair the store, or forget the snapshot; nothing was pruned";
+                Error::corrupt(e.place().clone(), format_args!("{}; {advice}", e.what()))
             }
-            let place = Place::file(self.path.display());
-            let advice = "repair the store, or forget the snapshot; nothing was pruned";
-            Error::corrupt(place, format_args!("{e}; {advice}"))
+            _ => e,
         };
         pruned.pins = self.pins()?;
         for pin in &pruned.pins {
@@ -186,7 +183,7 @@ impl Store {
             }
         }
         for snapshot in self.snapshots()? {
-            let snapshot = snapshot?;
+            let snapshot = snapshot.map_err(unknown)?;
             let added = marks.add_snapshot(self, &snapshot, progress);
             added.map_err(unknown)?;
         }
@@ -247,7 +244,7 @@ impl Store {
             let has_data = pack.has_data(gap.clone());
             if !pack.punch(gap.clone())? {
                 let why = format!(
-                    "{}: the filesystem cannot free parts of files; `tuff store copy` into another store takes what is needed",
+                    "{}: the filesystem cannot free parts of files; back up into a new store, and delete this one",
                     pack.path.display()
                 );
                 if !pruned.warnings.contains(&why) {
@@ -311,7 +308,7 @@ impl Store {
         let mut segment = None;
         let mut content = Vec::new();
         let mut members: Vec<(Digest, u32, u32)> = Vec::new();
-        let (mut moved, mut saved) = (HashSet::new(), 0u64);
+        let mut moved = HashSet::new();
         let groups = sparse.iter().filter_map(|group| {
             let found = self.find(group.group, true).ok()?;
             let clusters = found.clusters.iter().map(|c| u64::from(c.blocks));
@@ -321,7 +318,7 @@ impl Store {
         if groups.iter().map(|(_, len)| len / 2).sum::<u64>() < MOVED_MIN {
             return Ok(());
         }
-        for (group, len) in groups {
+        for (group, _) in groups {
             progress.check()?;
             let start = (content.len(), members.len());
             let mut read_all = || {
@@ -340,10 +337,8 @@ impl Store {
                 continue;
             }
             moved.insert((group.segment, group.group));
-            saved += len;
             if content.len() >= GROUP_LEN {
                 let new = group_of(&mut encoder, &mut content, &mut members)?;
-                saved = saved.saturating_sub(new.bytes.len() as u64);
                 pruned.moved_bytes += new.bytes.len() as u64;
                 append(self, &mut segment, threads, &new)?;
             }

@@ -66,7 +66,7 @@ impl Store {
             repaired.blocks += done.blocks;
             if done.blocks > 0 {
                 let blocks = done.blocks;
-                let what = format!("segment {number}: {blocks} blocks were corrected");
+                let what = format!("segment {number}: corrected blocks: {blocks}");
                 repaired.findings.push(what);
             }
             if done.is_open {
@@ -282,9 +282,9 @@ impl Store {
             let moved = self.realign_segment(&directory, shift)?;
             repaired.shifted_blocks += moved;
             repaired.findings.push(format!(
-                "segment {}: {moved} blocks were {} bytes from their places, and were moved back",
+                "segment {}: blocks that were {} bytes from their places, and were moved back: {moved}",
                 directory.number,
-                shift.abs()
+                shift.abs(),
             ));
         }
         Ok(())

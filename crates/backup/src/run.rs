@@ -9,7 +9,7 @@ use crate::encoders::{Encoders, Job};
 use crate::pack::{PACK_MAX, Pack};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
 use crate::seen::{self, FileState, Seen};
-use crate::segment::{Directory, NewRange, SEGMENT_MAX};
+use crate::segment::{DIRECTORY_FULL, Directory, NewRange, SEGMENT_MAX};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::{TreeReader, TreeWriter};
@@ -28,7 +28,7 @@ use tuff_mkfs::{
 };
 
 /// Length from which a group is complete. Unit: bytes.
-const GROUP_LEN: usize = 1 << 20;
+pub(crate) const GROUP_LEN: usize = 1 << 20;
 /// Attempts to find a number for the snapshot that no other run has taken.
 const NUMBERS_TRIED: u32 = 100;
 
@@ -150,7 +150,12 @@ impl Store {
         if sources.is_empty() {
             return Err(Error::usage("nothing to back up"));
         }
-        let parent = self.newest(&request.series)?;
+        let snapshots: Vec<Snapshot> = self.snapshots()?.into_iter().flatten().collect();
+        let doubts = self.doubts(&snapshots)?;
+        let series = snapshots.iter().rev();
+        let mut series = series.filter(|snapshot| snapshot.series == request.series);
+        let parent = series.clone().next().cloned();
+        let sound = series.find(|snapshot| !doubts.contains_key(&snapshot.number));
         let left_out = LeftOut::default();
         let mut options = request.options.clone();
         options.sources.keep_going = Some(left_out.clone());
@@ -202,8 +207,7 @@ impl Store {
             run.finish()
         })?;
         report.left_out = left_out.lines();
-        let compared = self.newest_sound(&request.series)?;
-        report.lost_most = compared.is_some_and(|files| report.files < files / 2);
+        report.lost_most = sound.is_some_and(|sound| report.files < sound.files / 2);
         if request.is_dry {
             return Ok(report);
         }
@@ -228,26 +232,6 @@ impl Store {
         }
         report.number = Some(snapshot.number);
         Ok(report)
-    }
-
-    /// Newest snapshot of a series.
-    fn newest(&self, series: &str) -> Result<Option<Snapshot>> {
-        let snapshots = self.snapshots()?.into_iter().flatten();
-        Ok(snapshots
-            .filter(|snapshot| snapshot.series == series)
-            .last())
-    }
-
-    /// Files of the newest snapshot of a series that is not in doubt.
-    fn newest_sound(&self, series: &str) -> Result<Option<u64>> {
-        let snapshots = self.snapshots()?.into_iter().flatten();
-        let snapshots: Vec<Snapshot> = snapshots.collect();
-        let doubts = self.doubts(&snapshots)?;
-        let mut sound = snapshots
-            .iter()
-            .rev()
-            .filter(|snapshot| snapshot.series == series && !doubts.contains_key(&snapshot.number));
-        Ok(sound.next().map(|snapshot| snapshot.files))
     }
 
     /// Gives a snapshot the next number that is free.
@@ -779,8 +763,10 @@ pub(crate) fn append(
     new: &NewRange,
 ) -> Result<()> {
     let len = new.bytes.len() as u64;
-    let is_full =
-        |segment: &mut Directory| u64::from(segment.blocks) * BLOCK as u64 + len > SEGMENT_MAX;
+    let is_full = |segment: &mut Directory| {
+        u64::from(segment.blocks) * BLOCK as u64 + len > SEGMENT_MAX
+            || segment.header().len() > DIRECTORY_FULL
+    };
     if let Some(full) = segment.take_if(is_full) {
         store.commit(&full, threads)?;
     }

@@ -20,6 +20,9 @@ const GRANULARITY: i128 = 2_000_000_000;
 /// State of a file: size, inode, times of modification and change in nanoseconds. `None` for one that is read in any case.
 pub(crate) type FileState = Option<[u64; 6]>;
 
+/// Longest list that is read, of 44 million files. Unit: bytes.
+const SEEN_MAX: u64 = 2 << 30;
+
 /// Number of bytes of a state.
 const LEN: usize = 48;
 
@@ -55,7 +58,7 @@ pub(crate) struct Seen {
 impl Seen {
     /// Reads the list of a snapshot. Empty if there is none.
     pub(crate) fn read(store: &Store, number: u32) -> Self {
-        let bytes = fs::read(path(store, number)).unwrap_or_default();
+        let bytes = files::read(&path(store, number), SEEN_MAX).unwrap_or_default();
         let whole = bytes.len() >= MAGIC.len() + 32
             && bytes.starts_with(&MAGIC)
             && (bytes.len() - MAGIC.len() - 32).is_multiple_of(LEN)

@@ -6,20 +6,33 @@
 //!
 //! A segment counts when its directory has its name. All numbers are little endian.
 
-use crate::cluster::{BLOCK, Cluster};
+use crate::cluster::{BLOCK, Cluster, blocks_of};
 use crate::digest::Digest;
-use crate::pack::{is_sealed, seal};
+use crate::pack::{PACK_MAX, PACKS_MAX, field, is_sealed, put_fields, seal};
 use std::ops::Range;
 
 const MAGIC: [u8; 8] = *b"TUFFSEGM";
 /// Longest segment. Unit: bytes.
 pub(crate) const SEGMENT_MAX: u64 = 256 << 20;
+/// Length of a directory with which its segment is full: tiny files have more entries than content. Unit: bytes.
+pub(crate) const DIRECTORY_FULL: u64 = 16 << 20;
+/// Longest directory that is read. Unit: bytes.
+pub(crate) const DIRECTORY_MAX: u64 = 64 << 20;
 /// Length of the header of a directory. Unit: bytes.
 pub(crate) const HEADER_LEN: usize = 96;
 /// Lengths of the entries of a directory. Unit: bytes.
 const RANGE_LEN: usize = 44;
 const CLUSTER_LEN: usize = 8;
 const MEMBER_LEN: usize = 44;
+
+/// True if a segment can be at a place.
+pub(crate) fn is_segment(pack: u16, start: u32, blocks: u32) -> bool {
+    let end = u64::from(start) + u64::from(blocks);
+    pack < PACKS_MAX
+        && start >= 1
+        && end <= PACK_MAX / BLOCK as u64
+        && u64::from(blocks) <= SEGMENT_MAX / BLOCK as u64
+}
 
 /// Range with clusters of its own. A group of small files is one, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +84,7 @@ impl SegmentHeader {
             self.clusters,
             self.members,
         ];
-        for (place, field) in bytes[24..].chunks_exact_mut(4).zip(fields) {
-            place.copy_from_slice(&field.to_le_bytes());
-        }
+        put_fields(&mut bytes[24..], &fields);
         seal(&mut bytes);
         bytes
     }
@@ -84,7 +95,7 @@ impl SegmentHeader {
         if bytes[..8] != MAGIC || bytes[8..24] != *store || !is_sealed(bytes) {
             return None;
         }
-        let field = |i: usize| u32::from_le_bytes(fixed(&bytes[24 + 4 * i..]));
+        let field = |i| field(&bytes[24..], i);
         let header = Self {
             number: field(0),
             pack: u16::try_from(field(1)).ok()?,
@@ -94,8 +105,8 @@ impl SegmentHeader {
             clusters: field(5),
             members: field(6),
         };
-        header.start.checked_add(header.blocks)?;
-        Some(header)
+        let is_placed = is_segment(header.pack, header.start, header.blocks);
+        (is_placed && header.len() <= DIRECTORY_MAX).then_some(header)
     }
 
     /// Length of the directory. Unit: bytes.
@@ -275,8 +286,7 @@ impl Directory {
 
     /// Blocks of a range in the pack.
     pub(crate) fn blocks_of(&self, range: &RangeEntry) -> Option<Range<u32>> {
-        let blocks = self.clusters_of(range)?.iter();
-        let len = u32::try_from(blocks.map(|c| u64::from(c.blocks)).sum::<u64>()).ok()?;
+        let len = blocks_of(self.clusters_of(range)?)?;
         Some(range.block..range.block.checked_add(len)?)
     }
 
@@ -370,4 +380,79 @@ pub(crate) struct NewRange {
     pub(crate) bytes: Vec<u8>,
     /// Parts of a group: digest, position and length.
     pub(crate) members: Vec<(Digest, u32, u32)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: [u8; 16] = [3; 16];
+
+    fn directory() -> Directory {
+        let mut directory = Directory {
+            number: 1,
+            pack: 2,
+            start: 7,
+            ..Directory::default()
+        };
+        for n in 0..3u8 {
+            let cluster = Cluster {
+                content: 5000,
+                blocks: 2,
+                is_stored: n == 1,
+            };
+            directory.add(&NewRange {
+                digest: Digest::of_bytes(&[n]),
+                clusters: vec![cluster; 2],
+                bytes: vec![0; 4 * BLOCK],
+                members: vec![(Digest::of_bytes(&[n, n]), 0, 5000)],
+            });
+        }
+        directory
+    }
+
+    #[test]
+    fn directories_are_read_as_they_were_written_and_keep_addresses() {
+        let directory = directory();
+        let bytes = directory.encode(&STORE);
+        assert_eq!(Directory::decode(&bytes, &STORE), Some(directory.clone()));
+        assert_eq!(Directory::decode(&bytes, &[4; 16]), None);
+        assert_eq!(directory.gaps(), []);
+        let kept = directory.keep(&|range| range != 1, &|member| member != 2);
+        assert_eq!(kept.gaps().len(), 1);
+        assert_eq!(kept.gaps()[0], 11..15);
+        assert_eq!((kept.ranges[1].block, kept.members.len()), (15, 1));
+        assert_eq!(Directory::decode(&kept.encode(&STORE), &STORE), Some(kept));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert_eq!(Directory::decode(&damaged, &STORE), None, "{at}");
+            assert_eq!(Directory::decode(&bytes[..at], &STORE), None, "{at}");
+        }
+    }
+
+    /// Claims that a digest covers, because the one who makes them has made it.
+    #[test]
+    fn directories_that_claim_too_much_are_refused() {
+        type Claim = fn(&mut Directory);
+        let claims: [Claim; 11] = [
+            |d| d.pack = PACKS_MAX,
+            |d| d.start = 0,
+            |d| d.start = u32::MAX,
+            |d| d.blocks = u32::MAX,
+            |d| d.blocks = (SEGMENT_MAX / BLOCK as u64) as u32 + 1,
+            |d| d.blocks = 11,
+            |d| d.ranges[0].block = 6,
+            |d| d.ranges[2].first = u32::MAX,
+            |d| d.clusters[0].content = u32::MAX,
+            |d| d.clusters[0].blocks = u16::MAX,
+            |d| d.members[0].group = 3,
+        ];
+        for (n, claim) in claims.iter().enumerate() {
+            let mut directory = directory();
+            claim(&mut directory);
+            let bytes = directory.encode(&STORE);
+            assert_eq!(Directory::decode(&bytes, &STORE), None, "claim {n}");
+        }
+    }
 }

@@ -18,7 +18,7 @@ use crate::files;
 use crate::index::Index;
 use crate::pack::{HEADER_LEN, PACK_MAX, PACKS_MAX, Pack};
 use crate::parity::{self, SegmentTree};
-use crate::segment::Directory;
+use crate::segment::{DIRECTORY_MAX, Directory};
 use crate::snapshot::Snapshot;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -37,8 +37,13 @@ use tuff_store::ReadAt;
 /// Name of the file that makes a directory a store.
 const NAME: &str = "store.json";
 const FORMAT: u64 = 1;
+/// Longest manifest, pin or header that is read. Unit: bytes.
+pub(crate) const TEXT_MAX: u64 = 16 << 20;
 /// Most snapshots of a store.
 const SNAPSHOTS_MAX: usize = 10_000;
+
+/// Inode and time of a file: seconds and nanoseconds since 1970.
+type FileIdentity = (u64, i64, i64);
 
 /// Compression of a store's ranges, which stays the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +93,8 @@ pub struct Store {
     pub(crate) segments: BTreeMap<u32, Segment>,
     directories: Directories,
     pub(crate) index: Index,
+    /// States of the files of directories when they were listed.
+    states: BTreeMap<u32, FileIdentity>,
     /// Highest number that a segment or a rest of one has.
     last_segment: u32,
     /// Damage that was found when the store was opened, a sentence for each.
@@ -217,7 +224,7 @@ impl Store {
                 "not the header of a backup store",
             )
         };
-        let text = fs::read(&name)
+        let text = files::read(&name, TEXT_MAX)
             .map_err(|e| Error::io(Place::file(name.display()), "cannot read", e))?;
         let header: Value = serde_json::from_slice(&text).map_err(|_| broken())?;
         match header["tuff-backup-store"].as_u64() {
@@ -252,6 +259,7 @@ impl Store {
             compression: compression().ok_or_else(broken)?,
             packs: Vec::new(),
             segments: BTreeMap::new(),
+            states: BTreeMap::new(),
             directories: Directories::default(),
             index: Index::default(),
             last_segment: 0,
@@ -269,6 +277,7 @@ impl Store {
         self.directories.clear();
         self.index = Index::default();
         self.damage.clear();
+        self.states = self.directory_states()?;
         let packs = self.numbers("packs", ".pack")?;
         let directories = self.numbers("segments", ".dir")?;
         let trees = self.numbers("segments", ".tree")?;
@@ -294,6 +303,23 @@ impl Store {
         Ok(())
     }
 
+    /// True if no directory was replaced or removed since the store was opened: addresses of ranges are what they were.
+    pub(crate) fn is_as_opened(&self) -> Result<bool> {
+        let states = self.directory_states()?;
+        let mut old = self.states.iter();
+        Ok(old.all(|(number, state)| states.get(number) == Some(state)))
+    }
+
+    fn directory_states(&self) -> Result<BTreeMap<u32, FileIdentity>> {
+        let numbers = self.numbers("segments", ".dir")?.into_iter();
+        let states = numbers.filter_map(|number| {
+            let metadata = fs::metadata(self.directory_path(number)).ok()?;
+            let state = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
+            Some((number, state))
+        });
+        Ok(states.collect())
+    }
+
     /// Opens packs up to a number of them.
     fn add_packs(&mut self, count: u32) -> Result<()> {
         for number in self.packs.len() as u32..count.min(PACKS_MAX.into()) {
@@ -310,7 +336,7 @@ impl Store {
     fn load_segment(&mut self, number: u32) -> Result<()> {
         let path = self.directory_path(number);
         let mut is_absent = false;
-        let bytes = match fs::read(&path) {
+        let bytes = match files::read(&path, DIRECTORY_MAX + 1) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 is_absent = true;
@@ -323,16 +349,13 @@ impl Store {
         };
         let mut directory = Directory::decode(&bytes, &self.id);
         let mut corrected = None;
-        let front = parity::front(&self.tree_path(number), &self.id);
-        let front = front.ok().flatten();
-        let front = front.filter(|front| front.number == number);
-        if let Some(front) = &front {
-            self.add_packs(u32::from(front.pack) + 1)?;
-            self.claim(front.pack, front.start + front.blocks);
-        }
         if directory.is_none() {
-            if front.is_some() {
-                corrected = self.recovered_directory(number, bytes.clone());
+            let front = parity::front(&self.tree_path(number), &self.id);
+            let front = front.ok().flatten();
+            if let Some(front) = front.filter(|front| front.number == number) {
+                self.add_packs(u32::from(front.pack) + 1)?;
+                self.claim(front.pack, front.start + front.blocks);
+                corrected = self.recovered_directory(number, bytes);
             }
             let decode = |bytes: &[u8]| Directory::decode(bytes, &self.id);
             directory = corrected.as_deref().and_then(decode);
@@ -394,7 +417,8 @@ impl Store {
         let place = || Place::file(segment.path.display());
         let bytes = match &segment.corrected {
             Some(bytes) => bytes.to_vec(),
-            None => fs::read(&segment.path).map_err(|e| Error::io(place(), "cannot read", e))?,
+            None => files::read(&segment.path, DIRECTORY_MAX + 1)
+                .map_err(|e| Error::io(place(), "cannot read", e))?,
         };
         let directory = Directory::decode(&bytes, &self.id);
         directory.ok_or_else(|| Error::corrupt(place(), "the directory is damaged"))
@@ -403,7 +427,8 @@ impl Store {
     /// Opens tree and parity of a segment. `None` if there are none, or if they are those of another directory.
     pub(crate) fn tree(&self, directory: &Directory) -> Result<Option<SegmentTree>> {
         let path = self.tree_path(directory.number);
-        let bytes = fs::read(self.directory_path(directory.number)).unwrap_or_default();
+        let path_of = self.directory_path(directory.number);
+        let bytes = files::read(&path_of, DIRECTORY_MAX + 1).unwrap_or_default();
         let tree = SegmentTree::open(&path, &self.id, &self.packs, bytes, directory.gaps());
         let tree = tree.map_err(|e| Error::io(Place::file(path.display()), "cannot read", e))?;
         let encoded = directory.encode(&self.id);
@@ -569,7 +594,7 @@ impl Store {
     /// `Usage` if there is none with this number; `Corrupt` for a damaged one.
     pub fn snapshot(&self, number: u32) -> Result<Snapshot> {
         let path = self.snapshot_path(number);
-        let text = fs::read(&path).map_err(|e| match e.kind() {
+        let text = files::read(&path, TEXT_MAX).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Error::usage(format_args!(
                 "{}: no snapshot {number}",
                 self.path.display()

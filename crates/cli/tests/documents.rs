@@ -452,7 +452,10 @@ const JSON_VERBS: &[(&str, &str)] = &[
         "store diff",
         "echo x > rootfs/added; tuff backup -q rootfs backups; ! tuff store diff --json backups",
     ),
-    ("store check", "tuff store check --json --read-data backups"),
+    (
+        "store check",
+        "tuff store check --json --read-data 100% backups",
+    ),
     (
         "store restore",
         "tuff store restore --json backups restored",

@@ -117,6 +117,23 @@ pub fn select<T: Copy>(
     Ok(chosen)
 }
 
+/// Part of a campaign of cells that a run measures.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Selection {
+    /// Run only the cell with this name, or cells whose name contains NAME
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cell: Option<String>,
+    /// Run only ways whose name contains NAME
+    #[arg(long, value_name = "NAME")]
+    pub(crate) way: Option<String>,
+    /// Number of rounds (default: that of the definition)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: Option<u32>,
+    /// Print the names of the cells, with the number of samples that each lacks
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
 /// Returns the cell with a name, or else all whose name contains it.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use crate::lzo;
 use flate2::{FlushDecompress, Status};
 use liblzma::stream::{Action, Stream};
 
-/// Largest memory of a decoder of xz or LZMA, whose dictionaries are no longer than a block. Unit: bytes.
+/// Largest memory of a decoder of xz or LZMA, whose dictionaries have at most the length of a block. Unit: bytes.
 const LZMA_MEMORY_MAX: u64 = 16 << 20;
 
 /// Compressor of an image.

@@ -71,10 +71,9 @@ impl DirState {
             && !name.contains(&0)
             && name > self.last;
         if !is_name {
-            let what = format_args!(
-                "the name \"{}\" is invalid, or not behind the one before it",
-                name.escape_ascii()
-            );
+            let shown = name.escape_ascii();
+            let what =
+                format_args!("the name \"{shown}\" is invalid, or not behind the one before it");
             return Err(Error::corrupt(cursor.place(), what));
         }
         self.last.clone_from(&name);

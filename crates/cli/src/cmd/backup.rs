@@ -15,7 +15,7 @@ use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::settings::Settings;
 use tuff_mkfs::{Compression, Progress};
 
-/// Back up directories, archives and images as a snapshot of a backup store
+/// Save directories, archives and images to a backup store
 ///
 /// STORE is a directory. It becomes a store if it is absent or empty. Each snapshot is an image that the kernel mounts, and stores
 /// what earlier ones lack. `tuff store` lists, mounts, restores and checks snapshots.

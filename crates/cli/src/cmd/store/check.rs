@@ -1,6 +1,5 @@
 //! `tuff store check`: checks a store.
 
-use super::snapshot::threads;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
@@ -16,16 +15,16 @@ use tuff_mkfs::Progress;
 
 /// Check a backup store
 ///
-/// Reads the trees of all snapshots and looks for the parts that they name. With --read-data all content, trees and parity are read
-/// and compared with their digests. --read-data=5% reads that much, from where the last such check ended: 20 of them read
+/// Reads the trees of all snapshots and looks for the parts that they name. With --read-data 100% all content, trees and parity are
+/// read and compared with their digests. --read-data 5% reads that much, from where the last such check ended: 20 of them read
 /// everything. The exit code is 1 if something is damaged or missing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory of the store
     #[arg(value_name = "STORE")]
     store: PathBuf,
-    /// Read all content, or a part of it
-    #[arg(long, value_name = "PART", num_args = 0..=1, require_equals = true, default_missing_value = "100%", value_parser = part)]
+    /// Read this part of the content, such as 5% or 100%
+    #[arg(long, value_name = "PART", value_parser = part)]
     read_data: Option<f64>,
     /// Print neither progress nor summary
     #[arg(short, long)]
@@ -45,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let show = Show::unless(args.quiet || args.json);
     let (checked, _) = watched(&progress, show, |progress| {
-        store.check(depth, threads(None), progress)
+        store.check(depth, tuff_mkfs::available_threads(), progress)
     })?;
     let mut out = Out::new();
     if args.json {

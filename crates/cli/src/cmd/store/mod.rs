@@ -1,8 +1,8 @@
 //! `tuff store`: snapshots of a backup store, one verb per file.
 
 mod check;
-mod forget;
 mod diff;
+mod forget;
 mod list;
 mod mount;
 mod prune;
@@ -10,6 +10,7 @@ mod repair;
 mod restore;
 mod snapshot;
 mod unpin;
+mod work;
 
 use clap::Subcommand;
 use std::process::ExitCode;

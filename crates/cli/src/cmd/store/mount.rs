@@ -1,6 +1,6 @@
 //! `tuff store mount`: mounts a snapshot.
 
-use super::snapshot::{SnapshotArgs, image, pin, without_pin};
+use super::snapshot::{SnapshotArgs, image, pin};
 use crate::next_command::shell_word;
 use crate::out::Out;
 use crate::text::is_hidden;
@@ -40,14 +40,21 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (store, snapshot) = args.snapshot.open()?;
+    // Before addresses are read.
+    let held = pin(&store, &snapshot)?;
     if let Some(path) = &args.print {
         let image = store.image(&snapshot, path, &Progress::default())?;
-        let pin = without_pin(store.pin_for_kernel(&snapshot), &snapshot);
+        let pin = match held {
+            Some(_) => Some(store.pin_for_kernel(&snapshot)?),
+            None => None,
+        };
         let mut out = Out::new();
         script(&image, &args.dir, &mut out)?;
         if let Some(pin) = pin {
             let store = shell_word(&args.snapshot.store);
-            out.line(format_args!("# After umount: tuff store unpin {store} {pin}"))?;
+            out.line(format_args!(
+                "# After umount: tuff store unpin {store} {pin}"
+            ))?;
         }
         return out.finish();
     }
@@ -65,14 +72,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.allow_other {
         mount.arg("--allow-other");
     }
-    if args.kernel {
-        without_pin(store.pin_for_kernel(&snapshot), &snapshot);
-    } else if let Some(pin) = pin(&store, &snapshot) {
+    let has_pin = held.is_some();
+    if let Some(pin) = held {
         pin.leave_to_children()?;
     }
     // It returns when the mount is ready and has the image open.
     let status = mount.arg(&image.path).arg(&args.dir).status();
     let status = status.map_err(|e| Error::io("tuff", "cannot start the mount", e))?;
+    if args.kernel && has_pin && status.success() {
+        store.pin_for_kernel(&snapshot)?;
+    }
     // Fits: codes of a program are below 256.
     Ok(ExitCode::from(status.code().map_or(5, |code| code as u8)))
 }

@@ -1,9 +1,8 @@
 //! `tuff store prune`: frees what no snapshot names.
 
-use super::snapshot::threads;
+use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
-use crate::progress::Show;
 use crate::text::time;
 use crate::units::size;
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_backup::Store;
-use tuff_erofs::{Result, THREADS_MAX};
+use tuff_erofs::Result;
 use tuff_mkfs::Progress;
 
 /// Free what no snapshot of a backup store names
@@ -24,28 +23,21 @@ pub(crate) struct Args {
     /// Directory of the store
     #[arg(value_name = "STORE")]
     store: PathBuf,
-    /// Worker threads (default: the number of CPUs that the process may use)
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
-    threads: Option<u16>,
-    /// Print neither progress nor summary
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print one JSON object
-    #[arg(long, conflicts_with = "quiet")]
-    json: bool,
+    #[command(flatten)]
+    work: WorkArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut store = Store::open_to_write(&args.store)?;
-    let threads = threads(args.threads);
+    let threads = args.work.threads();
     let progress = Arc::new(Progress::default());
-    let show = Show::unless(args.quiet || args.json);
+    let show = args.work.show();
     let (pruned, _) = watched(&progress, show, |progress| store.prune(threads, progress))?;
     for warning in &pruned.warnings {
         eprintln!("tuff: warning: {warning}");
     }
     let mut out = Out::new();
-    if args.json {
+    if args.work.json {
         let pins = pruned
             .pins
             .iter()
@@ -58,7 +50,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "pins": pins.collect::<Vec<Value>>(),
             "warnings": pruned.warnings,
         }))?;
-    } else if !args.quiet {
+    } else if !args.work.quiet {
         for pin in &pruned.pins {
             let since = time(pin.time);
             out.line(format_args!(

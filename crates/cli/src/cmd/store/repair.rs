@@ -1,9 +1,8 @@
 //! `tuff store repair`: repairs a store with its parity.
 
-use super::snapshot::threads;
+use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
-use crate::progress::Show;
 use crate::text::escaped_line;
 use crate::units::counted;
 use serde_json::json;
@@ -11,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_backup::Store;
-use tuff_erofs::{Result, THREADS_MAX};
+use tuff_erofs::Result;
 use tuff_mkfs::Progress;
 
 /// Repair a backup store with its parity
@@ -24,25 +23,18 @@ pub(crate) struct Args {
     /// Directory of the store
     #[arg(value_name = "STORE")]
     store: PathBuf,
-    /// Worker threads (default: the number of CPUs that the process may use)
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
-    threads: Option<u16>,
-    /// Print neither progress nor summary
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print one JSON object
-    #[arg(long, conflicts_with = "quiet")]
-    json: bool,
+    #[command(flatten)]
+    work: WorkArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut store = Store::open_to_write(&args.store)?;
-    let threads = threads(args.threads);
+    let threads = args.work.threads();
     let progress = Arc::new(Progress::default());
-    let show = Show::unless(args.quiet || args.json);
+    let show = args.work.show();
     let (repaired, _) = watched(&progress, show, |progress| store.repair(threads, progress))?;
     let mut out = Out::new();
-    if args.json {
+    if args.work.json {
         let lost = repaired.lost.iter().map(ToString::to_string);
         out.json(&json!({
             "blocks": repaired.blocks,
@@ -55,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         for finding in &repaired.findings {
             out.line(escaped_line(finding))?;
         }
-        if !args.quiet {
+        if !args.work.quiet {
             out.line(format_args!(
                 "{} corrected, {} lost",
                 counted(repaired.blocks + repaired.shifted_blocks, "block"),

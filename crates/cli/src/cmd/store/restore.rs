@@ -1,6 +1,6 @@
 //! `tuff store restore`: extracts a snapshot.
 
-use super::snapshot::{SnapshotArgs, image};
+use super::snapshot::{SnapshotArgs, image, pin};
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::{Meter, Show, on_signal};
@@ -58,6 +58,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (store, snapshot) = args.snapshot.open()?;
+    let _pin = pin(&store, &snapshot)?;
     if args.delete && snapshot.left_out > 0 && !args.keep_going {
         return Err(Error::usage(format_args!(
             "snapshot {} lacks {} that could not be read, which --delete would delete; --keep-going does so",
@@ -87,8 +88,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "the snapshot is damaged; --keep-going restores it all the same",
         ));
     }
-    // A store that cannot be written cannot be pruned.
-    let _pin = store.pin(&snapshot).ok();
     let (_temporary, image) = built?;
     let opened = match opened {
         Some(opened) => opened,

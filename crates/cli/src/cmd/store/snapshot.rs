@@ -30,20 +30,18 @@ impl SnapshotArgs {
     }
 }
 
-/// Pins a snapshot for as long as the value lives, or says that it has no pin.
-pub(super) fn pin(store: &Store, snapshot: &Snapshot) -> Option<HeldPin> {
-    without_pin(store.pin(snapshot), snapshot)
-}
-
-/// Says why a snapshot in use has no pin.
-pub(super) fn without_pin<T>(pin: Result<T>, snapshot: &Snapshot) -> Option<T> {
-    let number = snapshot.number;
-    let say = |e: &Error| {
-        eprintln!(
-            "tuff: warning: snapshot {number} has no pin, so forgetting and pruning it takes its data away: {e}"
-        );
-    };
-    pin.inspect_err(say).ok()
+/// Pins a snapshot for as long as the value lives. Says so where a store cannot be written.
+pub(super) fn pin(store: &Store, snapshot: &Snapshot) -> Result<Option<HeldPin>> {
+    match store.pin(snapshot) {
+        Err(e @ Error::Io(..)) => {
+            eprintln!(
+                "tuff: warning: snapshot {} has no pin: `tuff store prune` frees its data once it is forgotten: {e}",
+                snapshot.number
+            );
+            Ok(None)
+        }
+        pinned => pinned.map(Some),
+    }
 }
 
 /// Newest snapshot of a store.
@@ -63,9 +61,4 @@ pub(super) fn image(
     let path = temporary.path().join("snapshot.erofs");
     let image = store.image(snapshot, &path, &Progress::default())?;
     Ok((temporary, image))
-}
-
-/// Number of threads that an argument asks for.
-pub(super) fn threads(given: Option<u16>) -> usize {
-    given.map_or_else(tuff_mkfs::available_threads, usize::from)
 }

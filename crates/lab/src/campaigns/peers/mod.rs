@@ -23,7 +23,7 @@ use crate::engines::version;
 use crate::measure::process::Place;
 use crate::measure::workspace::{self, Work};
 use crate::measure::{helper, stop};
-use crate::options::{Emit, Options, choose, need_root, select};
+use crate::options::{Emit, Options, Selection, choose, need_root, select};
 use crate::record::state::CellState;
 use crate::record::{Header, Labels, Line, labels};
 use crate::{At, Error, Result};
@@ -57,18 +57,8 @@ const TLS_ADDRESS: &str = "198.18.0.1";
 pub struct Conditions {
     /// Folder with the other programs and the images
     dir: PathBuf,
-    /// Run only the cell with this name, or cells whose name contains NAME
-    #[arg(long, value_name = "NAME")]
-    cell: Option<String>,
-    /// Run only ways whose name contains NAME
-    #[arg(long, value_name = "NAME")]
-    way: Option<String>,
-    /// Number of rounds (default: that of the definition)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Print the names of the cells, with the number of samples that each lacks
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    selection: Selection,
     /// Paths of programs, and folders of images and records.
     #[command(flatten)]
     pub options: Options,
@@ -77,7 +67,7 @@ pub struct Conditions {
 impl Conditions {
     /// Returns true to print the cells in place of a run.
     pub fn is_list(&self) -> bool {
-        self.list
+        self.selection.list
     }
 }
 
@@ -97,7 +87,7 @@ impl Plan {
     fn new(conditions: &Conditions, place: &Place, tuff: &Path) -> Result<Plan> {
         let definition = definition()?;
         let all = definition.cells();
-        let chosen = choose(&all, conditions.cell.as_ref())?;
+        let chosen = choose(&all, conditions.selection.cell.as_ref())?;
         let mut cells = Vec::new();
         for cell in chosen {
             let repository = cell.repository();
@@ -112,14 +102,14 @@ impl Plan {
                 &ways,
                 |way| way.name.clone(),
                 "--way",
-                conditions.way.as_ref(),
+                conditions.selection.way.as_ref(),
             )?;
             cells.push((cell.clone(), ways.into_iter().cloned().collect()));
         }
         let state = format!("state-{}", workspace::digest(tuff)?);
         Ok(Plan {
             cells,
-            rounds: conditions.rounds.unwrap_or(definition.rounds),
+            rounds: conditions.selection.rounds.unwrap_or(definition.rounds),
             states: conditions.dir.join(state),
         })
     }

@@ -18,7 +18,7 @@ use crate::definition::Definition as _;
 use crate::engines::version;
 use crate::measure::process::Place;
 use crate::measure::{stop, workspace};
-use crate::options::{Emit, Options, choose, need_root, select};
+use crate::options::{Emit, Options, Selection, choose, need_root, select};
 use crate::record::state::CellState;
 use crate::record::{Header, Labels, Line, labels};
 use crate::{At, Error, Result};
@@ -58,18 +58,8 @@ pub struct Conditions {
     /// Add cells with trees of N small files, in directories of 1,000 and in one directory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1000..))]
     files: Option<u32>,
-    /// Run only the cell with this name, or cells whose name contains NAME
-    #[arg(long, value_name = "NAME")]
-    cell: Option<String>,
-    /// Run only ways whose name contains NAME
-    #[arg(long, value_name = "NAME")]
-    way: Option<String>,
-    /// Number of rounds (default: that of the definition)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Print the names of the cells, with the number of samples that each lacks
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    selection: Selection,
     /// Paths of programs, and folders of images and records.
     #[command(flatten)]
     pub options: Options,
@@ -78,7 +68,7 @@ pub struct Conditions {
 impl Conditions {
     /// Returns true to print the cells, or to make the tree, in place of a run.
     pub fn is_without_record(&self) -> bool {
-        self.list || self.make_days
+        self.selection.list || self.make_days
     }
 
     /// Returns the conditions with an absolute path, because commands run in other folders.
@@ -173,7 +163,7 @@ pub fn prepare(conditions: &Conditions) -> Result<bool> {
         return Ok(true);
     }
     let folder = state(conditions, &conditions.options.need("tuff")?)?;
-    let rounds = conditions.rounds.unwrap_or(definition.rounds);
+    let rounds = conditions.selection.rounds.unwrap_or(definition.rounds);
     for cell in Cell::all(conditions.days, conditions.files.is_some()) {
         let state = CellState::open(&folder, &conditions.name_of(cell))?;
         let ways = ways_of(cell, &definition.ways, conditions.days);
@@ -192,7 +182,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     let conditions = &conditions.absolute()?;
     let place = Place::open(&conditions.dir, "store")?;
     let definition = definition()?;
-    let rounds = conditions.rounds.unwrap_or(definition.rounds);
+    let rounds = conditions.selection.rounds.unwrap_or(definition.rounds);
     let days = conditions.tree(&definition);
     let state = state(conditions, &tuff)?;
     std::fs::create_dir_all(&state).at("create", &state)?;
@@ -226,7 +216,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         &ways,
         |way| way.name.clone(),
         "--way",
-        conditions.way.as_ref(),
+        conditions.selection.way.as_ref(),
     )?;
     let ways: Vec<Way> = ways.into_iter().cloned().collect();
     for way in &ways {
@@ -235,7 +225,7 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
     }
     let all = Cell::all(conditions.days, conditions.files.is_some());
     let mut fine = true;
-    for &cell in choose(&all, conditions.cell.as_ref())? {
+    for &cell in choose(&all, conditions.selection.cell.as_ref())? {
         let mut lines = CellState::open(&state, &conditions.name_of(cell))?;
         let ways = ways_of(cell, &ways, conditions.days);
         for (round, way) in missing(cell, &ways, rounds, &lines) {

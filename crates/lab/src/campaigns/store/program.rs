@@ -392,7 +392,7 @@ impl Backup {
     pub(super) fn check(&self) -> Call {
         match self.way.kind {
             Kind::Tuff => self
-                .call(["store", "check", "--read-data"])
+                .call(["store", "check", "--read-data", "100%"])
                 .args([self.store()]),
             Kind::Restic => self.call(["check", "--quiet", "--read-data"]),
             Kind::Kopia => self.call(["snapshot", "verify", "--verify-files-percent=100"]),

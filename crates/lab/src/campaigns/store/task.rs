@@ -150,7 +150,7 @@ impl Bench<'_> {
         }
         if self.days.day() != Some(day) {
             return Err(Error::Usage(format!(
-                "the tree is no longer that of day {day}"
+                "the tree differs from that of day {day}"
             )));
         }
         let tree = Tree::read(&self.days.tree())?;
