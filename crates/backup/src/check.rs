@@ -149,8 +149,8 @@ impl Store {
             let what = format!("segment {number}: damaged ranges: {count}");
             checked.findings.push(what);
         }
-        // That is named already, or of a run that ended early.
-        if self.segments[&number].corrected.is_some() {
+        // That is named already, or of a run that ended early. Buckets keep copies of their own.
+        if self.objects.is_some() || self.segments[&number].corrected.is_some() {
             return;
         }
         let advice = "`tuff store repair`";

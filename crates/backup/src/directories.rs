@@ -1,6 +1,6 @@
 //! Reads single entries of directories, by pages that are kept.
 
-use crate::cluster::{Cluster, blocks_of};
+use crate::cluster::{BLOCK, Cluster, blocks_of};
 use crate::digest::Digest;
 use crate::index::Slot;
 use crate::pages::Pages;
@@ -29,6 +29,14 @@ pub(crate) struct Found {
     pub(crate) clusters: Vec<Cluster>,
     /// Start and length of the range in its group. `None` for a range with clusters of its own.
     pub(crate) part: Option<(u32, u32)>,
+}
+
+impl Found {
+    /// Place of the clusters in the pack, and their length. Unit: bytes.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        let blocks: u64 = self.clusters.iter().map(|c| u64::from(c.blocks)).sum();
+        (u64::from(self.block) * BLOCK as u64, blocks * BLOCK as u64)
+    }
 }
 
 /// Segment whose directory was read.

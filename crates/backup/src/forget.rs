@@ -1,12 +1,10 @@
 //! Which snapshots are kept.
 
-use crate::files;
 use crate::run::seconds;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_mkfs::{Error, Result};
 
@@ -115,15 +113,18 @@ impl Store {
     /// # Errors
     /// `Usage` if there is no such snapshot; `Io` of the host.
     pub fn forget(&mut self, number: u32) -> Result<()> {
-        let path = self.snapshot_path(number);
-        if !path.exists() {
+        if !self.snapshot_path(number).exists() {
             return Err(Error::usage(format_args!(
                 "{}: no snapshot {number}",
                 self.path.display()
             )));
         }
-        files::remove(&path)?;
-        files::remove(&self.confirmed_path(number))
+        self.remove(&format!("snapshots/{number:08}.json"))?;
+        let confirmed = format!("snapshots/{number:08}.confirmed");
+        match self.path.join(&confirmed).exists() {
+            true => self.remove(&confirmed),
+            false => Ok(()),
+        }
     }
 
     /// Ends the doubt about a snapshot: it counts like others.
@@ -132,11 +133,7 @@ impl Store {
     /// `Usage` if there is no such snapshot; `Io` of the host.
     pub fn confirm(&mut self, number: u32) -> Result<()> {
         self.snapshot(number)?;
-        files::replace(&self.confirmed_path(number), b"")
-    }
-
-    fn confirmed_path(&self, number: u32) -> PathBuf {
-        self.path.join(format!("snapshots/{number:08}.confirmed"))
+        self.replace(&format!("snapshots/{number:08}.confirmed"), b"")
     }
 }
 

@@ -1,6 +1,7 @@
 //! Snapshots as images: metadata, built from the records, whose devices are the packs.
 
 use crate::cluster::{BLOCK, Cluster};
+use crate::device::PackDevice;
 use crate::record::{RangeRef, are_alone};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
@@ -54,9 +55,15 @@ impl Store {
     ) -> Result<SnapshotImage> {
         let (mut bases, mut stores, mut devices) =
             (Vec::new(), Vec::<Arc<dyn ReadAt>>::new(), Vec::new());
-        for pack in &self.packs {
+        for (number, pack) in (0..).zip(&self.packs) {
             let failed = |e| Error::io(Place::file(pack.path.display()), "cannot read", e);
-            let device: Arc<dyn ReadAt> = Arc::new(FileStore::open(&pack.path).map_err(failed)?);
+            let device: Arc<dyn ReadAt> = match &self.objects {
+                None => Arc::new(FileStore::open(&pack.path).map_err(failed)?),
+                Some(objects) => {
+                    let (store, objects) = (Arc::clone(self), Arc::clone(objects));
+                    Arc::new(PackDevice::new(store, objects, number))
+                }
+            };
             let image = Image::open(Arc::clone(&device), OpenOptions::default());
             let image = image.map_err(|e| e.within(Place::file(pack.path.display())))?;
             bases.push(InputImage::new(image, pack.path.clone(), Vec::new()));

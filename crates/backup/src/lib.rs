@@ -12,9 +12,12 @@
 //! change of a snapshot. Format: `docs/reference/format/backup-store.md`.
 
 mod archive;
+mod bucket;
 mod check;
 mod cluster;
+mod copy;
 mod cut;
+mod device;
 mod diff;
 mod digest;
 mod directories;
@@ -25,6 +28,7 @@ mod forget;
 mod image;
 mod index;
 mod live;
+mod marked;
 mod pack;
 mod pages;
 mod parity;
@@ -38,12 +42,15 @@ mod seen;
 mod segment;
 mod snapshot;
 mod store;
+mod sweep;
 mod tree;
 
 #[cfg(test)]
 mod killed;
 
+pub use bucket::{Bucket, Object};
 pub use check::{Checked, Depth};
+pub use copy::Copied;
 pub use digest::Digest;
 pub use forget::{Choice, Policy};
 pub use image::SnapshotImage;

@@ -15,11 +15,19 @@ const REST_MAX: usize = 4096;
 /// A bit for each entry of a directory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentMarks {
-    ranges: Vec<u64>,
-    members: Vec<u64>,
+    pub(crate) ranges: Vec<u64>,
+    pub(crate) members: Vec<u64>,
 }
 
 impl SegmentMarks {
+    pub(crate) fn add_range(&mut self, number: u32) {
+        add(&mut self.ranges, number);
+    }
+
+    pub(crate) fn add_member(&mut self, number: u32) {
+        add(&mut self.members, number);
+    }
+
     pub(crate) fn has_range(&self, number: u32) -> bool {
         has(&self.ranges, number)
     }
@@ -27,6 +35,14 @@ impl SegmentMarks {
     pub(crate) fn has_member(&self, number: u32) -> bool {
         has(&self.members, number)
     }
+}
+
+fn add(bits: &mut Vec<u64>, number: u32) {
+    let word = number as usize / 64;
+    if bits.len() <= word {
+        bits.resize(word + 1, 0);
+    }
+    bits[word] |= 1 << (number % 64);
 }
 
 fn has(bits: &[u64], number: u32) -> bool {
@@ -64,15 +80,10 @@ impl Marks {
             return;
         };
         let marks = self.segments.entry(segment).or_default();
-        let bits = match is_member {
-            true => &mut marks.members,
-            false => &mut marks.ranges,
-        };
-        let word = entry as usize / 64;
-        if bits.len() <= word {
-            bits.resize(word + 1, 0);
+        match is_member {
+            true => marks.add_member(entry),
+            false => marks.add_range(entry),
         }
-        bits[word] |= 1 << (entry % 64);
     }
 
     /// Marks everything that a snapshot names. Leaves that were read for others are not read again.
@@ -97,7 +108,7 @@ impl Marks {
 
     fn add_tree(&mut self, store: &Store, snapshot: &Snapshot, progress: &Progress) -> Result<()> {
         let broken = || Error::corrupt(Place::file(store.path.display()), "it cannot be read");
-        let mut reader = RangeReader::default();
+        let mut reader = RangeReader::of_trees();
         let mut rest: Vec<u8> = Vec::new();
         // A long record is not read again at each leaf.
         let mut needed = 0;

@@ -8,6 +8,7 @@
 //! [Directories](crate::segment) state which blocks belong to a segment. What follows the last one is of a run that ended early,
 //! and the next run removes it.
 
+use crate::bucket::Objects;
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::files::step;
@@ -17,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tuff_mkfs::{Error, Place, Result};
 
 const MAGIC: [u8; 8] = *b"TUFFPACK";
@@ -40,6 +42,9 @@ pub(crate) struct Pack {
     pub(crate) has_front: bool,
     /// End of the last segment. Unit: blocks.
     pub(crate) end: u32,
+    number: u16,
+    /// Objects of a store in a bucket, which have the clusters of all segments.
+    pub(crate) objects: Option<Arc<Objects>>,
 }
 
 impl Pack {
@@ -102,11 +107,18 @@ impl Pack {
             front,
             has_front,
             end: 1,
+            number,
+            objects: None,
         })
     }
 
     pub(crate) fn is_missing(&self) -> bool {
         self.file.is_none()
+    }
+
+    /// First block as it must be.
+    pub(crate) fn front(&self) -> &[u8; BLOCK] {
+        &self.front
     }
 
     fn error(&self, what: &str, e: io::Error) -> Error {
@@ -122,14 +134,57 @@ impl Pack {
         self.file.as_ref().ok_or_else(missing)
     }
 
-    /// Reads `len` bytes from `start` on.
+    /// Reads `len` bytes from `start` on, of one range.
     pub(crate) fn read(&self, start: u64, len: u64) -> Result<Vec<u8>> {
+        match self.objects.is_some() && self.is_here(start, len) {
+            true => self.read_file(start, len),
+            false => self.read_stored(start, len),
+        }
+    }
+
+    /// Reads `len` bytes from `start` on, of one range, also if this host has kept them from a bucket.
+    pub(crate) fn read_stored(&self, start: u64, len: u64) -> Result<Vec<u8>> {
+        if let Some(objects) = &self.objects
+            && let Some(read) = objects.read(self.number, start, len)
+        {
+            return read.map_err(|e| self.error("cannot read", e));
+        }
+        self.read_file(start, len)
+    }
+
+    fn read_file(&self, start: u64, len: u64) -> Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
         let read = self
             .file()
             .and_then(|file| file.read_exact_at(&mut bytes, start));
         read.map_err(|e| self.error("cannot read", e))?;
         Ok(bytes)
+    }
+
+    /// True if the file has data at all of these addresses.
+    fn is_here(&self, start: u64, len: u64) -> bool {
+        let Ok(file) = self.file() else {
+            return false;
+        };
+        let data = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(start));
+        let hole = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start));
+        data == Ok(start) && hole.is_ok_and(|hole| hole >= start + len)
+    }
+
+    /// Keeps bytes of an object in the file, from where they are read next time. If that fails, they are read again.
+    pub(crate) fn keep(&self, bytes: &[u8], start: u64) {
+        if self.objects.is_some() && !self.is_here(start, bytes.len() as u64) {
+            let _ = self.write_at(bytes, start);
+        }
+    }
+
+    /// Removes bytes of an object from the file. Returns false if there are none.
+    pub(crate) fn forget(&self, start: u64, len: u64) -> bool {
+        let block = |at: u64| u32::try_from(at / BLOCK as u64).ok();
+        let blocks = block(start).zip(block(start + len));
+        self.objects.is_some()
+            && self.is_here(start, len)
+            && blocks.is_some_and(|(start, end)| self.punch(start..end).is_ok_and(|done| done))
     }
 
     /// Writes from `start` on.

@@ -1,5 +1,6 @@
 //! Pins: snapshots in use, which `prune` keeps although they may be forgotten.
 
+use crate::bucket::Objects;
 use crate::files;
 use crate::snapshot::Snapshot;
 use crate::store::{Store, TEXT_MAX};
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tuff_mkfs::{Error, Place, Result};
 
 /// Pin of a store.
@@ -28,6 +30,8 @@ pub struct Pin {
 #[derive(Debug)]
 pub struct HeldPin {
     path: PathBuf,
+    /// Object of the pin, in a bucket.
+    object: Option<(Arc<Objects>, String)>,
     /// Locked as long as the process lives, or others that inherit it.
     file: File,
 }
@@ -48,6 +52,10 @@ impl HeldPin {
 
 impl Drop for HeldPin {
     fn drop(&mut self) {
+        if let Some((objects, name)) = &self.object {
+            // If this fails, the pin stays until `unpin`.
+            let _ = objects.remove(name);
+        }
         // If this fails, `prune` finds its lock free, and removes it.
         let _ = fs::remove_file(&self.path);
     }
@@ -67,7 +75,10 @@ impl Store {
                 file => file.map_err(failed)?,
             };
             file.lock_shared().map_err(failed)?;
-            let held = HeldPin { path, file };
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let object = self.objects.clone();
+            let object = object.map(|objects| (objects, format!("pins/{name}")));
+            let held = HeldPin { path, object, file };
             // `prune` may have taken it for one that is over, before it was locked.
             if held.path.exists() {
                 self.require(snapshot)?;
@@ -83,7 +94,8 @@ impl Store {
     pub fn pin_for_kernel(&self, snapshot: &Snapshot) -> Result<String> {
         let path = self.write_pin(snapshot, false)?;
         if let Err(e) = self.require(snapshot) {
-            files::remove(&path)?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            self.remove(&format!("pins/{name}"))?;
             return Err(e);
         }
         let name = path.file_name().unwrap_or_default();
@@ -115,10 +127,8 @@ impl Store {
         let text = format!("{text:#}\n");
         for count in 0.. {
             let name = format!("pins/{:08}-{}-{count}", snapshot.number, std::process::id());
-            let path = self.path.join(name);
-            match files::create(&path, text.as_bytes()) {
-                Err(_) if path.exists() => {}
-                made => return made.map(|()| path),
+            if self.create_new(&name, text.as_bytes())? {
+                return Ok(self.path.join(name));
             }
         }
         unreachable!("there are fewer pins than numbers")
@@ -146,7 +156,8 @@ impl Store {
                 continue;
             };
             let is_over = |file: File| pin.is_of_process && file.try_lock().is_ok();
-            if File::open(&path).is_ok_and(is_over) {
+            // Processes of other hosts are unknown.
+            if self.objects.is_none() && File::open(&path).is_ok_and(is_over) {
                 let _ = fs::remove_file(&path);
                 continue;
             }
@@ -163,7 +174,7 @@ impl Store {
     pub fn unpin(&self, name: &str) -> Result<()> {
         let is_known = self.pins()?.iter().any(|pin| pin.name == name);
         match is_known {
-            true => files::remove(&self.path.join("pins").join(name)),
+            true => self.remove(&format!("pins/{name}")),
             false => Err(Error::usage(format_args!(
                 "{}: no pin {name}; `tuff store list` shows the pins",
                 self.path.display()

@@ -19,10 +19,11 @@ use crate::segment::{Directory, NewRange};
 use crate::store::Store;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
+use std::time::Duration;
 use tuff_mkfs::{Error, Place, Progress, Result};
 
 /// Least share of a segment that is worth its renewal, as a divisor of its length.
-const SHARE: u32 = 20;
+pub(crate) const SHARE: u32 = 20;
 /// Least amount that is saved where members of groups move. Unit: bytes.
 const MOVED_MIN: u64 = 1 << 20;
 
@@ -37,6 +38,10 @@ pub struct Pruned {
     pub removed_segments: u64,
     /// Segments whose directory, tree and parity were renewed.
     pub renewed_segments: u64,
+    /// Bytes in a bucket that a later run may free.
+    pub marked_bytes: u64,
+    /// Time after which such a run frees them.
+    pub wait: Option<Duration>,
     /// Pins that were respected.
     pub pins: Vec<Pin>,
     /// Things that could not be done, with the reason of each.
@@ -60,6 +65,10 @@ impl Store {
         let mut pruned = Pruned::default();
         self.remove_leftovers(&mut pruned)?;
         let (marks, pinned) = self.marks(&mut pruned, progress)?;
+        if self.objects.is_some() {
+            self.sweep(&marks, &mut pruned, progress)?;
+            return Ok(pruned);
+        }
         let mut sparse = Vec::new();
         let mut renewals = BTreeMap::new();
         for (number, segment) in &self.segments {
@@ -370,7 +379,7 @@ impl Store {
 }
 
 /// Encodes a group, and empties its parts.
-fn group_of(
+pub(crate) fn group_of(
     encoder: &mut RangeEncoder,
     content: &mut Vec<u8>,
     members: &mut Vec<(Digest, u32, u32)>,
@@ -412,7 +421,7 @@ fn sparse_groups(directory: &Directory, kept: &Directory) -> Vec<SparseGroup> {
 }
 
 /// Number of blocks in gaps.
-fn blocks(gaps: &[Range<u32>]) -> u32 {
+pub(crate) fn blocks(gaps: &[Range<u32>]) -> u32 {
     gaps.iter().map(|gap| gap.end - gap.start).sum()
 }
 

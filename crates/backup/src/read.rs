@@ -1,6 +1,5 @@
 //! Reads ranges, and compares them with their names.
 
-use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::encode::decode;
 use crate::store::Store;
@@ -13,6 +12,18 @@ pub(crate) struct RangeReader {
     decoder: Decoder,
     /// Pack and block of a group, and its content.
     group: Option<((u16, u32), Vec<u8>)>,
+    /// What comes from a bucket is kept on this host.
+    keeps: bool,
+}
+
+impl RangeReader {
+    /// Reader of trees: they are read again by each run.
+    pub(crate) fn of_trees() -> Self {
+        Self {
+            keeps: true,
+            ..Self::default()
+        }
+    }
 }
 
 impl Store {
@@ -23,6 +34,23 @@ impl Store {
         digest: Digest,
         alone: bool,
     ) -> Result<Vec<u8>> {
+        let read = self.read_once(reader, digest, alone);
+        if self.objects.is_none() || !matches!(read, Err(Error::Corrupt(_))) {
+            return read;
+        }
+        // What this host has kept may be damaged, or of another directory.
+        let found = self.find(digest, alone)?;
+        let (start, len) = found.place();
+        match self.packs[usize::from(found.pack)].forget(start, len) {
+            true => {
+                reader.group = None;
+                self.read_once(reader, digest, alone)
+            }
+            false => read,
+        }
+    }
+
+    fn read_once(&self, reader: &mut RangeReader, digest: Digest, alone: bool) -> Result<Vec<u8>> {
         let found = self.find(digest, alone)?;
         let pack = &self.packs[usize::from(found.pack)];
         let named = |e: Error| e.within(Place::file(pack.path.display()));
@@ -33,9 +61,11 @@ impl Store {
         let key = (found.pack, found.block);
         let is_cached = matches!(&reader.group, Some((group, _)) if *group == key);
         if !is_cached || found.part.is_none() {
-            let blocks: u64 = found.clusters.iter().map(|c| u64::from(c.blocks)).sum();
-            let start = u64::from(found.block) * BLOCK as u64;
-            let bytes = pack.read(start, blocks * BLOCK as u64)?;
+            let (start, len) = found.place();
+            let bytes = pack.read(start, len)?;
+            if reader.keeps {
+                pack.keep(&bytes, start);
+            }
             let mut content = Vec::new();
             let algorithm = self.compression.algorithm();
             let clusters = &found.clusters;

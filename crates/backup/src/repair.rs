@@ -118,7 +118,7 @@ impl Store {
                 let what = format!("{}: is lost, with its segment", path.display());
                 repaired.has_losses = true;
                 repaired.findings.push(what);
-                files::remove(&path)?;
+                self.remove(&format!("segments/{number:08}.dir"))?;
                 files::remove(&self.tree_path(number))?;
             }
         }
@@ -210,7 +210,16 @@ impl Store {
             ));
             repaired.lost.extend(lost);
             repaired.has_losses = true;
-            self.replace_directory(&kept)?;
+            match self.objects.is_some() {
+                false => self.replace_directory(&kept)?,
+                true if kept.ranges.is_empty() => {
+                    self.remove(&format!("segments/{:08}.dir", directory.number))?;
+                }
+                true => self.rewrite(directory, &kept)?,
+            }
+        }
+        if self.objects.is_some() {
+            return Ok(());
         }
         self.write_tree(&kept, threads)?;
         repaired.renewed_segments += 1;
@@ -255,7 +264,7 @@ impl Store {
         let pack = &self.packs[usize::from(directory.pack)];
         let len = u64::from(blocks.end - blocks.start) * BLOCK as u64;
         let bytes = pack
-            .read(u64::from(blocks.start) * BLOCK as u64, len)
+            .read_stored(u64::from(blocks.start) * BLOCK as u64, len)
             .ok()?;
         let mut content = Vec::new();
         let algorithm = self.compression.algorithm();

@@ -225,6 +225,7 @@ impl Store {
             lost_most: report.lost_most,
             tree,
         };
+        self.is_in_time()?;
         self.write_snapshot(&mut snapshot)?;
         if let Err(e) = seen.write(self, snapshot.number, snapshot.parent) {
             let why = format!("the next run will read every file: {e}");
@@ -237,14 +238,19 @@ impl Store {
     /// Gives a snapshot the next number that is free.
     fn write_snapshot(&self, snapshot: &mut Snapshot) -> Result<()> {
         let last = self.numbers("snapshots", ".json")?.last().copied();
-        let next = last.unwrap_or(0).saturating_add(1);
-        let mut number = next;
+        self.write_snapshot_as(snapshot, last.unwrap_or(0).saturating_add(1))
+    }
+
+    /// Gives a snapshot a number, or the next one that is free.
+    pub(crate) fn write_snapshot_as(&self, snapshot: &mut Snapshot, first: u32) -> Result<()> {
+        let mut number = first;
         loop {
             snapshot.number = number;
-            let path = self.snapshot_path(number);
-            match crate::files::create(&path, snapshot.text().as_bytes()) {
-                Err(_) if path.exists() && number < next + NUMBERS_TRIED => number += 1,
-                made => return made,
+            let name = format!("snapshots/{number:08}.json");
+            match self.create_new(&name, snapshot.text().as_bytes())? {
+                true => return Ok(()),
+                false if number < first + NUMBERS_TRIED => number += 1,
+                false => return Err(self.exists(&name)),
             }
         }
     }
@@ -278,8 +284,7 @@ impl ParentFiles {
             if matches!(record.kind, Kind::File { .. }) {
                 let state = seen.next();
                 // A range may be lost, or repaired by reading the file again.
-                let is_known =
-                    |(range, alone): (RangeRef, bool)| store.index.has(range.digest, alone);
+                let is_known = |(range, alone): (RangeRef, bool)| store.has(range.digest, alone);
                 let is_whole = are_alone(&record.ranges).all(is_known);
                 if state.is_some() && is_whole {
                     files.insert(path.into(), (state, record.ranges.into()));
@@ -648,7 +653,7 @@ impl Run<'_> {
     /// Stores a range with clusters of its own.
     fn range(&mut self, content: Vec<u8>, probe: Option<usize>) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if !self.store.index.has(digest, true) && self.pending.insert((digest, true)) {
+        if !self.store.has(digest, true) && self.pending.insert((digest, true)) {
             self.encode(Job {
                 digest,
                 content,
@@ -663,7 +668,7 @@ impl Run<'_> {
     /// Stores a range as a part of a group.
     fn member(&mut self, content: Vec<u8>, kind: usize) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if self.store.index.has(digest, false) || !self.pending.insert((digest, false)) {
+        if self.store.has(digest, false) || !self.pending.insert((digest, false)) {
             return Ok(digest);
         }
         let group = &mut self.groups[kind];

@@ -240,6 +240,13 @@ impl Directory {
         bytes
     }
 
+    /// Digest at the end of its bytes.
+    pub(crate) fn digest(&self, store: &[u8; 16]) -> Digest {
+        let bytes = self.encode(store);
+        let end = bytes.last_chunk();
+        Digest(*end.expect("it ends with the digest"))
+    }
+
     /// Reads a directory. `None` if it is damaged or of another store. Everything that it names is inside its segment.
     pub(crate) fn decode(bytes: &[u8], store: &[u8; 16]) -> Option<Self> {
         let header = SegmentHeader::decode(bytes, store)?;

@@ -1,4 +1,4 @@
-//! A backup store in a directory.
+//! A backup store in a directory, or in a [`bucket`](crate::bucket).
 //!
 //! ```text
 //! store.json             identity and compression, written once
@@ -11,11 +11,13 @@
 //! pins/                  snapshots in use, which `prune` keeps
 //! ```
 
+use crate::bucket::{Blocks, Bucket, Objects};
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::directories::{Directories, Found, Segment};
 use crate::files;
 use crate::index::Index;
+use crate::marked::Marked;
 use crate::pack::{HEADER_LEN, PACK_MAX, PACKS_MAX, Pack};
 use crate::parity::{self, SegmentTree};
 use crate::segment::{DIRECTORY_MAX, Directory};
@@ -26,6 +28,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use tuff_codec::{Algorithm, EncoderSpec, Method};
 use tuff_format::features::incompat;
 use tuff_format::superblock::{self, Superblock};
@@ -101,6 +104,12 @@ pub struct Store {
     pub(crate) damage: Vec<String>,
     /// Held while the store is written.
     lock: Option<File>,
+    /// Objects of a store in a bucket, of which `path` has copies.
+    pub(crate) objects: Option<Arc<Objects>>,
+    /// Ranges that a run must store anew, because they will be removed.
+    pub(crate) marked: Option<Marked>,
+    /// Time at which the store was opened.
+    pub(crate) opened: SystemTime,
 }
 
 impl Drop for Store {
@@ -133,26 +142,92 @@ impl Store {
                 path.display()
             )));
         }
-        compression
-            .spec()
-            .build()
-            .map_err(|e| Error::usage(e.to_string()))?;
-        for name in ["packs", "segments", "snapshots", "seen", "pins"] {
-            fs::create_dir(path.join(name)).map_err(failed)?;
-        }
-        let mut id = [0; 16];
-        let random = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
-        random.map_err(|e| failed(e.into()))?;
-        File::create(path.join("lock")).map_err(failed)?;
-        let header = json!({
-            "tuff-backup-store": FORMAT,
-            "id": hex::encode(id),
-            "method": compression.method.name(),
-            "level": compression.level,
-            "cluster": compression.cluster,
-        });
+        let header = header(compression)?;
+        create_directories(path)?;
         // Last: the directory is a store from here on.
-        files::create(&path.join(NAME), format!("{header:#}\n").as_bytes())
+        files::create(&path.join(NAME), header.as_bytes())
+    }
+
+    /// Makes a store in a place of a bucket that has no object.
+    ///
+    /// # Errors
+    /// `Usage` for a place with something in it, or if the bucket does not keep conditions; `Io` of the bucket.
+    pub fn create_in_bucket(bucket: &dyn Bucket, compression: StoreCompression) -> Result<()> {
+        let url = bucket.url();
+        let failed = |e| Error::io(Place::file(&url), "cannot create a backup store", e);
+        let header = header(compression)?;
+        if !bucket.list().map_err(failed)?.is_empty() {
+            return Err(Error::usage(format_args!(
+                "{url}: not empty, and no backup store"
+            )));
+        }
+        bucket.create(NAME, header.as_bytes()).map_err(failed)?;
+        // Other bytes: a client may take the same ones for a request that it has repeated.
+        match bucket.create(NAME, b"another store") {
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(failed(e)),
+            Ok(_) => {
+                let _ = bucket.remove(NAME);
+                Err(Error::usage(format_args!(
+                    "{url}: the bucket ignores `If-None-Match`, without which two runs could overwrite each other's data; use another one"
+                )))
+            }
+        }
+    }
+
+    /// True if a place of a bucket has a store.
+    ///
+    /// # Errors
+    /// `Io` of the bucket.
+    pub fn is_in_bucket(bucket: &dyn Bucket) -> Result<bool> {
+        match bucket.read(NAME, 0..1) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(Error::io(Place::file(bucket.url()), "cannot read", e)),
+        }
+    }
+
+    /// Opens a store in a bucket. `copies`: directory of this host for what is not content, made if needed. Nothing in it is needed
+    /// again, but without it more is read. `writes`: for a run that writes.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`open_to_write`](Self::open_to_write), and those of requests.
+    pub fn open_bucket(bucket: Arc<dyn Bucket>, copies: &Path, writes: bool) -> Result<Self> {
+        let url = bucket.url();
+        let broken = || Error::corrupt(Place::file(&url), "not the header of a backup store");
+        let text = match bucket.read(NAME, 0..TEXT_MAX) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::usage(format_args!("{url}: no backup store")));
+            }
+            read => read.map_err(|e| Error::io(Place::file(&url), "cannot read", e))?,
+        };
+        let header: Value = serde_json::from_slice(&text).map_err(|_| broken())?;
+        let mut id = [0; 16];
+        hex::decode_to_slice(header["id"].as_str().ok_or_else(broken)?, &mut id)
+            .map_err(|_| broken())?;
+        let failed = |e| Error::io(Place::file(copies.display()), "cannot create", e);
+        let name = copies.join(NAME);
+        if files::read(&name, TEXT_MAX).ok().as_ref() != Some(&text) {
+            match fs::remove_dir_all(copies) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+                _ => {}
+            }
+            fs::create_dir_all(copies).map_err(failed)?;
+            create_directories(copies)?;
+            files::create(&name, &text)?;
+        }
+        let objects = Arc::new(Objects::new(bucket, id));
+        let lock = if writes { Some(lock(copies)?) } else { None };
+        let listing = File::create(copies.join("listing")).map_err(failed)?;
+        listing.lock().map_err(failed)?;
+        objects.sync(copies)?;
+        drop(listing);
+        let mut store = Self::open_with(copies, lock, Some(objects))?;
+        if writes {
+            store.marked = store.read_marked()?;
+            store.packs.iter().try_for_each(Pack::cut)?;
+        }
+        Ok(store)
     }
 
     /// Opens a store for reading.
@@ -160,7 +235,7 @@ impl Store {
     /// # Errors
     /// `Usage` for a directory that is no store; `Io` and `Corrupt` of its files.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_with(path, None)
+        Self::open_with(path, None, None)
     }
 
     /// Opens a store for writing, which one run does at a time.
@@ -171,24 +246,7 @@ impl Store {
         if !Self::is_at(path) {
             return Err(no_store(path));
         }
-        let name = path.join("lock");
-        let failed = |e| Error::io(Place::file(name.display()), "cannot lock", e);
-        let lock = File::options()
-            .create(true)
-            .append(true)
-            .open(&name)
-            .map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                return Err(Error::usage(format_args!(
-                    "{}: another run writes to this backup store; wait for its end",
-                    path.display()
-                )));
-            }
-            Err(fs::TryLockError::Error(e)) => return Err(failed(e)),
-        }
-        let mut store = Self::open_with(path, Some(lock))?;
+        let mut store = Self::open_with(path, Some(lock(path)?), None)?;
         // A damaged file may be the one that tells where the last segment ends.
         if store.damage.is_empty() {
             let trees = store.numbers("segments", ".tree")?;
@@ -213,7 +271,7 @@ impl Store {
         Ok(store)
     }
 
-    fn open_with(path: &Path, lock: Option<File>) -> Result<Self> {
+    fn open_with(path: &Path, lock: Option<File>, objects: Option<Arc<Objects>>) -> Result<Self> {
         if !Self::is_at(path) {
             return Err(no_store(path));
         }
@@ -265,6 +323,9 @@ impl Store {
             last_segment: 0,
             damage: Vec::new(),
             lock,
+            objects,
+            marked: None,
+            opened: SystemTime::now(),
         };
         store.load()?;
         Ok(store)
@@ -277,6 +338,9 @@ impl Store {
         self.directories.clear();
         self.index = Index::default();
         self.damage.clear();
+        if let Some(objects) = &self.objects {
+            objects.clear();
+        }
         self.states = self.directory_states()?;
         let packs = self.numbers("packs", ".pack")?;
         let directories = self.numbers("segments", ".dir")?;
@@ -326,8 +390,14 @@ impl Store {
             // Fits: compared with the most packs.
             let number = number as u16;
             let path = self.pack_path(number);
+            // In a bucket, it is for what this host reads and writes.
+            if self.objects.is_some() && !path.exists() {
+                self.create_pack(number)?;
+            }
             let image = self.empty_image(number)?;
-            self.packs.push(Pack::open(path, self.id, number, image)?);
+            let mut pack = Pack::open(path, self.id, number, image)?;
+            pack.objects = self.objects.clone();
+            self.packs.push(pack);
         }
         Ok(())
     }
@@ -349,13 +419,15 @@ impl Store {
         };
         let mut directory = Directory::decode(&bytes, &self.id);
         let mut corrected = None;
-        if directory.is_none() {
+        if directory.is_none() && self.objects.is_some() {
+            self.damage.push(format!("{}: is damaged", path.display()));
+        } else if directory.is_none() {
             let front = parity::front(&self.tree_path(number), &self.id);
             let front = front.ok().flatten();
             if let Some(front) = front.filter(|front| front.number == number) {
                 self.add_packs(u32::from(front.pack) + 1)?;
                 self.claim(front.pack, front.start + front.blocks);
-                corrected = self.recovered_directory(number, bytes);
+                corrected = self.recovered_directory(number, bytes.clone());
             }
             let decode = |bytes: &[u8]| Directory::decode(bytes, &self.id);
             directory = corrected.as_deref().and_then(decode);
@@ -375,6 +447,9 @@ impl Store {
         };
         self.add_packs(u32::from(directory.pack) + 1)?;
         self.adopt(&directory, corrected);
+        if let Some(objects) = &self.objects {
+            self.damage.extend(objects.damage(&directory, &bytes));
+        }
         Ok(())
     }
 
@@ -383,6 +458,9 @@ impl Store {
         self.claim(directory.pack, directory.start + directory.blocks);
         self.index.add(directory);
         self.last_segment = self.last_segment.max(directory.number);
+        if let Some(objects) = &self.objects {
+            objects.add(directory.header(), self.directory_path(directory.number));
+        }
         let segment = Segment {
             header: directory.header(),
             path: self.directory_path(directory.number),
@@ -467,12 +545,86 @@ impl Store {
         if directory.ranges.is_empty() {
             return Ok(());
         }
-        self.packs[usize::from(directory.pack)].sync()?;
-        self.write_tree(directory, threads)?;
-        let path = self.directory_path(directory.number);
-        files::create(&path, &directory.encode(&self.id))?;
+        let pack = &self.packs[usize::from(directory.pack)];
+        let bytes = directory.encode(&self.id);
+        match &self.objects {
+            None => {
+                pack.sync()?;
+                self.write_tree(directory, threads)?;
+            }
+            Some(objects) => {
+                let failed = |e| Error::io(Place::file(pack.path.display()), "cannot read", e);
+                let file = pack.file().and_then(File::try_clone).map_err(failed)?;
+                let blocks = Blocks::new(directory, file);
+                objects.upload(directory, &bytes, Arc::new(blocks))?;
+            }
+        }
+        let name = format!("segments/{:08}.dir", directory.number);
+        if !self.create_new(&name, &bytes)? {
+            return Err(self.exists(&name));
+        }
+        let pack = &self.packs[usize::from(directory.pack)];
+        if self.objects.is_some() {
+            // It is in the bucket, from where little is read again.
+            pack.punch(directory.start..directory.start + directory.blocks)?;
+        }
         self.adopt(directory, None);
         Ok(())
+    }
+
+    /// Error of a file that another run has made.
+    pub(crate) fn exists(&self, name: &str) -> Error {
+        match &self.objects {
+            Some(objects) => objects.changed(),
+            None => Error::io(
+                Place::file(self.path.join(name).display()),
+                "cannot create",
+                std::io::ErrorKind::AlreadyExists.into(),
+            ),
+        }
+    }
+
+    /// Makes a file of the store that must not exist, durably. Returns false if it does.
+    pub(crate) fn create_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        let path = self.path.join(name);
+        if let Some(objects) = &self.objects {
+            let is_new = objects.create(name, bytes)?;
+            if is_new {
+                self.copy(name, bytes)?;
+            }
+            return Ok(is_new);
+        }
+        match files::create(&path, bytes) {
+            Err(_) if path.exists() => Ok(false),
+            made => made.map(|()| true),
+        }
+    }
+
+    /// Writes a file of the store or replaces it, durably.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        match &self.objects {
+            None => files::replace(&self.path.join(name), bytes),
+            Some(objects) => {
+                objects.replace(name, bytes)?;
+                self.copy(name, bytes)
+            }
+        }
+    }
+
+    /// Removes a file of the store. One that is not there is no error.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        if let Some(objects) = &self.objects {
+            objects.remove(name)?;
+        }
+        files::remove(&self.path.join(name))
+    }
+
+    /// Keeps a copy of an object that this process has written.
+    fn copy(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        files::replace(&self.path.join(name), bytes)?;
+        self.objects
+            .as_ref()
+            .map_or(Ok(()), |objects| objects.write_copies(&self.path))
     }
 
     /// Writes tree and parity for a directory.
@@ -492,10 +644,15 @@ impl Store {
 
     /// Replaces the directory of a segment by one that has less.
     pub(crate) fn replace_directory(&mut self, directory: &Directory) -> Result<()> {
-        files::replace(
-            &self.directory_path(directory.number),
+        self.replace(
+            &format!("segments/{:08}.dir", directory.number),
             &directory.encode(&self.id),
         )
+    }
+
+    /// True for a store in a bucket: images compare what they read with its digests.
+    pub fn compares_when_read(&self) -> bool {
+        self.objects.is_some()
     }
 
     /// Compression of the store.
@@ -510,6 +667,9 @@ impl Store {
 
     /// Bytes that packs, directories, trees and parity take on the disk, without holes.
     pub fn taken_bytes(&self) -> u64 {
+        if let Some(objects) = &self.objects {
+            return objects.bytes();
+        }
         let files = ["packs", "segments"].iter().flat_map(|dir| {
             let entries = fs::read_dir(self.path.join(dir)).into_iter().flatten();
             entries.filter_map(|entry| entry.ok()?.metadata().ok())
@@ -623,6 +783,48 @@ impl Store {
         let found = found.map_err(|e| Error::io(place(), "cannot read", e))?;
         let found = found.filter(|found| usize::from(found.pack) < self.packs.len());
         found.ok_or_else(|| Error::corrupt(place(), "the directory is damaged"))
+    }
+}
+
+/// Text of the header of a new store.
+fn header(compression: StoreCompression) -> Result<String> {
+    let spec = compression.spec();
+    spec.build().map_err(|e| Error::usage(e.to_string()))?;
+    let mut id = [0; 16];
+    let random = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
+    random.map_err(|e| Error::io(Place::image(), "cannot make an identifier", e.into()))?;
+    let header = json!({
+        "tuff-backup-store": FORMAT,
+        "id": hex::encode(id),
+        "method": compression.method.name(),
+        "level": compression.level,
+        "cluster": compression.cluster,
+    });
+    Ok(format!("{header:#}\n"))
+}
+
+fn create_directories(path: &Path) -> Result<()> {
+    let failed = |e| Error::io(Place::file(path.display()), "cannot create", e);
+    for name in ["packs", "segments", "snapshots", "seen", "pins"] {
+        fs::create_dir(path.join(name)).map_err(failed)?;
+    }
+    File::create(path.join("lock")).map_err(failed)?;
+    Ok(())
+}
+
+/// Locks a store for the one run that writes to it.
+fn lock(path: &Path) -> Result<File> {
+    let name = path.join("lock");
+    let failed = |e| Error::io(Place::file(name.display()), "cannot lock", e);
+    let lock = File::options().create(true).append(true).open(&name);
+    let lock = lock.map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::usage(format_args!(
+            "{}: another run writes to this backup store; wait for its end",
+            path.display()
+        ))),
+        Err(fs::TryLockError::Error(e)) => Err(failed(e)),
     }
 }
 

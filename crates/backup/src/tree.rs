@@ -96,7 +96,7 @@ impl<'a> TreeReader<'a> {
     pub(crate) fn new(store: &'a Store, snapshot: &Snapshot) -> Self {
         Self {
             store,
-            reader: RangeReader::default(),
+            reader: RangeReader::of_trees(),
             lists: snapshot.tree.clone().into_iter(),
             leaves: Vec::new(),
             read: 0,

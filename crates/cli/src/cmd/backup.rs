@@ -2,6 +2,7 @@
 
 use crate::cmd::build_image::paths::archive;
 use crate::cmd::build_image::watched;
+use crate::cmd::store::place;
 use crate::out::Out;
 use crate::progress::Show;
 use crate::units::{counted, size};
@@ -10,14 +11,14 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_backup::{Report, Request, Store, StoreCompression, default_series};
+use tuff_backup::{Report, Request, StoreCompression, default_series};
 use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::settings::Settings;
 use tuff_mkfs::{Compression, Progress};
 
 /// Save directories, archives and images to a backup store
 ///
-/// STORE is a directory. It becomes a store if it is absent or empty. Each snapshot is an image that the kernel mounts, and stores
+/// STORE is a directory, or s3://BUCKET/PREFIX. It becomes a store if it is absent or empty. Each snapshot is an image that the kernel mounts, and stores
 /// what earlier ones lack. `tuff store` lists, mounts, restores and checks snapshots.
 ///
 /// A SOURCE that is a file is saved as the tree in it: a SquashFS or EROFS image, or a tar or cpio archive, which may be compressed.
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut options = settings.options()?;
     options.sources.one_file_system = args.one_file_system;
     options.sources.exclude_caches = args.exclude_caches;
-    let is_new = !Store::is_at(path);
+    let is_new = !place::is_at(path)?;
     if is_new {
         make(path, args)?;
     }
@@ -110,8 +111,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         is_dry: args.dry_run,
     };
     let mut store = match args.dry_run {
-        true => Store::open(path)?,
-        false => Store::open_to_write(path)?,
+        true => place::open(path, false)?,
+        false => place::open(path, true)?,
     };
     if !is_new && compression(args, store.compression())? != store.compression() {
         return Err(Error::usage(format_args!(
@@ -178,7 +179,7 @@ fn make(path: &Path, args: &Args) -> Result<()> {
             path.display()
         )));
     }
-    Store::create(path, compression(args, StoreCompression::default())?)
+    place::create(path, compression(args, StoreCompression::default())?)
 }
 
 /// Returns the compression that the arguments state, the rest as in `other`.

@@ -1,13 +1,16 @@
 //! Uploads to a real registry and a real object store, which `.ci/servers` builds.
 
 use crate::common::{Place, code, stderr};
+use crate::mount::can_mount;
 use crate::push::{assert_reads_same, good, run};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tuff_testkit::content::{noise, text};
 use tuff_testkit::skipped;
+use tuff_testkit::tree::{assert_same, from_source, host_tree};
 
 /// Server that ends with the value.
 struct Running {
@@ -140,17 +143,22 @@ fn distribution_takes_and_gives_images() {
     );
 }
 
-#[test]
-fn versitygw_takes_and_gives_images() {
-    let place = images("servers-bucket");
+/// Starts an object store with the bucket `bucket`.
+fn bucket(place: &Place) -> Option<Running> {
     fs::create_dir_all(place.path("store/bucket")).unwrap();
-    let Some(server) = start("versitygw", |command, port| {
+    start("versitygw", |command, port| {
         command
             .env("ROOT_ACCESS_KEY", "test")
             .env("ROOT_SECRET_KEY", "testtest");
         command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]);
         command.arg(place.path("store"));
-    }) else {
+    })
+}
+
+#[test]
+fn versitygw_takes_and_gives_images() {
+    let place = images("servers-bucket");
+    let Some(server) = bucket(&place) else {
         return;
     };
     let endpoint = format!("http://127.0.0.1:{}", server.port);
@@ -173,4 +181,114 @@ fn versitygw_takes_and_gives_images() {
         message.contains("access denied") && !message.contains("wrongwrong"),
         "{message}"
     );
+}
+
+/// A backup store in a bucket: made, used from two hosts, mounted, restored, copied to a directory, checked and pruned.
+#[test]
+fn versitygw_takes_and_gives_backups() {
+    let place = Place::new("servers-backup");
+    let Some(server) = bucket(&place) else {
+        return;
+    };
+    let endpoint = format!("http://127.0.0.1:{}", server.port);
+    let (here, there) = (place.path("here"), place.path("there"));
+    let host = |cache: &Path| {
+        vec![
+            ("AWS_ENDPOINT_URL", endpoint.clone()),
+            ("AWS_ACCESS_KEY_ID", "test".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "testtest".to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("XDG_CACHE_HOME", cache.to_str().unwrap().to_owned()),
+        ]
+    };
+    let (here, there) = (host(&here), host(&there));
+    let tuff = |variables: &[(&str, String)], args: &[&str]| {
+        let variables: Vec<(&str, &str)> = variables.iter().map(|(n, v)| (*n, &**v)).collect();
+        run(&place, &variables, args)
+    };
+    let good = |variables: &[(&str, String)], args: &[&str]| {
+        let out = tuff(variables, args);
+        assert_eq!(code(&out), 0, "{args:?}: {}", stderr(&out));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    fs::create_dir_all(place.path("source/dir")).unwrap();
+    fs::write(place.path("source/noise"), noise(20 << 20, 1)).unwrap();
+    for n in 0..300 {
+        let file = place.path("source/dir").join(format!("file-{n}"));
+        fs::write(file, text(1500 + n, n as u64)).unwrap();
+    }
+    let url = "s3://bucket/backups/all";
+    let out = tuff(&here, &["store", "list", url]);
+    assert!(
+        code(&out) == 2 && stderr(&out).contains("no backup store"),
+        "{}",
+        stderr(&out)
+    );
+    good(&here, &["backup", "source", url]);
+    fs::write(place.path("source/dir/file-7"), "edited").unwrap();
+    good(
+        &there,
+        &["backup", "-q", "--series", "there", "source", url],
+    );
+    good(&here, &["backup", "-q", "source", url]);
+    let list = good(&there, &["store", "list", url]);
+    assert_eq!(list.lines().count(), 3, "{list}");
+    good(&there, &["store", "restore", "-q", url, "restored"]);
+    let real = fs::canonicalize(place.path("source")).unwrap();
+    let below = |dir: &str| place.path(dir).join(real.strip_prefix("/").unwrap());
+    let same = |dir: &Path| {
+        let (a, b) = (host_tree(&place.path("source")), host_tree(dir));
+        assert_same("the snapshot", &a, &b, from_source(&a));
+    };
+    same(&below("restored"));
+    good(&here, &["store", "check", "--read-data", "100%", url]);
+    let out = tuff(&here, &["store", "diff", url, "1", "3"]);
+    assert!(
+        String::from_utf8_lossy(&out.stdout).contains("file-7"),
+        "{}",
+        stderr(&out)
+    );
+    good(&there, &["store", "copy", "-q", url, "disk"]);
+    place.text(&["store", "check", "--read-data", "100%", "disk"]);
+    place.text(&["store", "restore", "-q", "disk", "from-disk"]);
+    same(&below("from-disk"));
+    if can_mount() {
+        fs::create_dir(place.path("mnt")).unwrap();
+        let out = tuff(&there, &["store", "mount", "--kernel", url, "mnt"]);
+        assert!(
+            code(&out) == 2 && stderr(&out).contains("tuff store copy"),
+            "{}",
+            stderr(&out)
+        );
+        good(&there, &["store", "mount", url, "mnt"]);
+        same(&below("mnt"));
+        assert!(good(&here, &["store", "list", url]).contains("pin "));
+        place.unmount("mnt");
+    }
+    good(&here, &["store", "forget", url, "1"]);
+    assert!(good(&here, &["store", "prune", url]).contains("freed"));
+    // What the object store lost is named.
+    let data = fs::read_dir(place.path("store/bucket/backups/all/segments")).unwrap();
+    let data = data.map(|entry| entry.unwrap().path());
+    let data = data.filter(|path| path.extension().is_some_and(|end| end == "data"));
+    let largest = data
+        .max_by_key(|path| fs::metadata(path).unwrap().len())
+        .unwrap();
+    fs::remove_file(&largest).unwrap();
+    let out = tuff(&here, &["store", "check", url]);
+    let lines = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        code(&out) == 1 && lines.contains(".data: is missing"),
+        "{lines}"
+    );
+    // Another key, and a server that is gone: one sentence and no long wait.
+    let mut wrong = here.clone();
+    wrong[2].1 = "wrongwrong".to_owned();
+    let out = tuff(&wrong, &["backup", "-q", "source", url]);
+    assert!(
+        code(&out) == 5 && stderr(&out).contains("access denied"),
+        "{}",
+        stderr(&out)
+    );
+    drop(server);
 }

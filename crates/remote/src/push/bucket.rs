@@ -25,16 +25,16 @@ use tokio::task::JoinSet;
 use tuff_store::ReadAt;
 
 /// Size of the parts of an object, if 10,000 of them are enough. Unit: bytes.
-const PART: u64 = 8 << 20;
+pub(crate) const PART: u64 = 8 << 20;
 
 /// Largest number of parts, a little below what buckets accept.
 const PARTS_MAX: u64 = 9_500;
 
 /// Number of parts in flight, each of which is in memory.
-const CONNECTIONS: usize = 4;
+pub(crate) const CONNECTIONS: usize = 4;
 
 /// Time for the request of one part.
-const PART_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const PART_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Longest name of an object. Unit: bytes.
 const NAME_MAX: u64 = 1024;
@@ -399,7 +399,7 @@ impl From<Error> for Sending {
 }
 
 /// Reads a part of the image. The error is one sentence.
-async fn read(store: Arc<dyn ReadAt>, at: u64, len: u64) -> Result<PutPayload, String> {
+pub(crate) async fn read(store: Arc<dyn ReadAt>, at: u64, len: u64) -> Result<PutPayload, String> {
     let work = move || {
         let mut bytes = vec![0; len as usize]; // fits: a part
         store.read_exact_at(&mut bytes, at).map(|()| bytes)
@@ -412,7 +412,7 @@ async fn read(store: Arc<dyn ReadAt>, at: u64, len: u64) -> Result<PutPayload, S
 }
 
 /// One sentence about a failed request.
-fn reason(e: &object_store::Error) -> String {
+pub(crate) fn reason(e: &object_store::Error) -> String {
     match e {
         object_store::Error::NotFound { .. } => "not found: there is no such bucket".to_owned(),
         object_store::Error::PermissionDenied { .. }

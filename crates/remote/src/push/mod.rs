@@ -9,7 +9,7 @@
 //! The image is read twice, in steps: for its digests, and while it is sent.
 
 mod blob;
-mod bucket;
+pub(crate) mod bucket;
 mod manifest;
 mod options;
 mod referrer;

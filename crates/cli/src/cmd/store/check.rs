@@ -1,5 +1,6 @@
 //! `tuff store check`: checks a store.
 
+use super::place;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
@@ -9,7 +10,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_backup::{Depth, Store};
+use tuff_backup::Depth;
 use tuff_erofs::Result;
 use tuff_mkfs::Progress;
 
@@ -20,7 +21,7 @@ use tuff_mkfs::Progress;
 /// everything. The exit code is 1 if something is damaged or missing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     store: PathBuf,
     /// Read this part of the content, such as 5% or 100%
@@ -35,7 +36,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let store = Store::open(&args.store)?;
+    let store = place::open(&args.store, false)?;
     let depth = match args.read_data {
         None => Depth::Trees,
         Some(1.0) => Depth::Data,

@@ -1,5 +1,6 @@
 //! `tuff store diff`: compares two snapshots.
 
+use super::place;
 use crate::cmd::build_image::watched;
 use crate::cmd::diff::Printer;
 use crate::progress::Show;
@@ -17,7 +18,7 @@ use tuff_mkfs::Progress;
 /// differ.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     store: PathBuf,
     /// Number of the first snapshot (default: the one before B in its series)
@@ -35,7 +36,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let store = Store::open(&args.store)?;
+    let store = place::open(&args.store, false)?;
     let (a, b) = snapshots(args, &store)?;
     let mut printer = Printer::new(args.json, args.quiet);
     let progress = Arc::new(Progress::default());

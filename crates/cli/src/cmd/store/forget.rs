@@ -1,12 +1,13 @@
 //! `tuff store forget`: removes snapshots.
 
+use super::place;
 use crate::out::Out;
 use crate::text::time;
 use crate::units::counted;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_backup::{Choice, Policy, Store};
+use tuff_backup::{Choice, Policy};
 use tuff_erofs::{Error, Result};
 
 /// Remove snapshots of a backup store, by number or by rules
@@ -20,7 +21,7 @@ use tuff_erofs::{Error, Result};
 /// `tuff store prune` frees the space.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     store: PathBuf,
     /// Numbers of snapshots
@@ -57,7 +58,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(number) = args.confirm {
-        Store::open_to_write(&args.store)?.confirm(number)?;
+        place::open(&args.store, true)?.confirm(number)?;
         return Ok(ExitCode::SUCCESS);
     }
     let policy = Policy {
@@ -73,8 +74,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ));
     }
     let mut store = match args.dry_run {
-        true => Store::open(&args.store)?,
-        false => Store::open_to_write(&args.store)?,
+        true => place::open(&args.store, false)?,
+        false => place::open(&args.store, true)?,
     };
     if !args.numbers.is_empty() {
         if !args.dry_run {

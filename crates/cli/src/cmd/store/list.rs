@@ -1,12 +1,12 @@
 //! `tuff store list`: lists snapshots.
 
+use super::place;
 use crate::out::Out;
 use crate::text::time;
 use crate::units::size;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_backup::Store;
 use tuff_erofs::Result;
 
 /// List the snapshots of a backup store, oldest first
@@ -15,7 +15,7 @@ use tuff_erofs::Result;
 /// snapshots in use follow.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     store: PathBuf,
     /// Print one JSON object
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let store = Store::open(&args.store)?;
+    let store = place::open(&args.store, false)?;
     let mut out = Out::new();
     let (mut list, mut is_whole) = (Vec::<Value>::new(), true);
     let mut snapshots = Vec::new();

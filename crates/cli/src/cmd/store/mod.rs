@@ -1,13 +1,16 @@
 //! `tuff store`: snapshots of a backup store, one verb per file.
 
 mod check;
+mod copy;
 mod diff;
 mod forget;
 mod list;
 mod mount;
+pub(super) mod place;
 mod prune;
 mod repair;
 mod restore;
+mod serve;
 mod snapshot;
 mod unpin;
 mod work;
@@ -34,6 +37,7 @@ enum Verb {
     Forget(forget::Args),
     Prune(prune::Args),
     Diff(diff::Args),
+    Copy(copy::Args),
     Check(check::Args),
     Repair(repair::Args),
     Unpin(unpin::Args),
@@ -48,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Forget(args) => forget::run(args),
         Verb::Prune(args) => prune::run(args),
         Verb::Diff(args) => diff::run(args),
+        Verb::Copy(args) => copy::run(args),
         Verb::Check(args) => check::run(args),
         Verb::Repair(args) => repair::run(args),
         Verb::Unpin(args) => unpin::run(args),

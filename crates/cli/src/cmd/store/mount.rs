@@ -1,6 +1,8 @@
 //! `tuff store mount`: mounts a snapshot.
 
+use super::serve::serve;
 use super::snapshot::{SnapshotArgs, image, pin};
+use crate::cmd::mount::background::{self, Role};
 use crate::next_command::shell_word;
 use crate::out::Out;
 use crate::text::is_hidden;
@@ -14,6 +16,8 @@ use tuff_mkfs::Progress;
 ///
 /// The snapshot is a tree of the absolute paths that were backed up, read-only. It is served through FUSE, or mounted by the kernel
 /// with --kernel, until `tuff umount DIR`.
+///
+/// A snapshot in a bucket is served through FUSE. Parts are read when they are needed, and compared with their digests.
 ///
 /// --print writes the image of the snapshot, which holds metadata only, and prints a script for sh(1) that mounts it without Tuff,
 /// as root. Its loop devices are detached by the kernel when it is unmounted by umount(8).
@@ -39,6 +43,21 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let role = Role::of_this_process(false);
+    let is_bucket = args
+        .snapshot
+        .store
+        .as_os_str()
+        .as_encoded_bytes()
+        .starts_with(b"s3://");
+    if is_bucket && (args.kernel || args.print.is_some()) {
+        return Err(Error::usage(
+            "the kernel mounts no store in a bucket; copy it into a directory first: tuff store copy",
+        ));
+    }
+    if is_bucket && role == Role::Starter {
+        return background::start();
+    }
     let (store, snapshot) = args.snapshot.open()?;
     // Before addresses are read.
     let held = pin(&store, &snapshot)?;
@@ -58,7 +77,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         return out.finish();
     }
-    let (_temporary, image) = image(&store, &snapshot)?;
+    let (temporary, image) = image(&store, &snapshot)?;
+    if let (true, Role::Server { in_background }) = (is_bucket, role) {
+        let opened = image.open()?;
+        // It is open.
+        drop(temporary);
+        let name = &args.snapshot.store;
+        return serve(opened, name, &args.dir, args.allow_other, in_background);
+    }
     let program = std::env::current_exe();
     let program = program.map_err(|e| Error::io("tuff", "cannot find the program", e))?;
     let mut mount = Command::new(program);

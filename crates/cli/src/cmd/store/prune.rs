@@ -1,5 +1,6 @@
 //! `tuff store prune`: frees what no snapshot names.
 
+use super::place;
 use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_backup::Store;
 use tuff_erofs::Result;
 use tuff_mkfs::Progress;
 
@@ -18,9 +18,12 @@ use tuff_mkfs::Progress;
 /// Frees parts of packs as holes, so that nothing that is kept moves, and works on a full disk, too. A segment of which less than
 /// 5 % would be freed stays as it is. Snapshots that are mounted or being restored keep what they name, although they are
 /// forgotten: `tuff store list` shows such pins, and `tuff store unpin` removes one.
+///
+/// In a bucket, a run marks what nothing names, and a run seven days later removes what is still not named: other hosts may write
+/// meanwhile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     store: PathBuf,
     #[command(flatten)]
@@ -28,7 +31,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut store = Store::open_to_write(&args.store)?;
+    let mut store = place::open(&args.store, true)?;
     let threads = args.work.threads();
     let progress = Arc::new(Progress::default());
     let show = args.work.show();
@@ -47,6 +50,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "moved_bytes": pruned.moved_bytes,
             "removed_segments": pruned.removed_segments,
             "renewed_segments": pruned.renewed_segments,
+            "marked_bytes": pruned.marked_bytes,
+            "wait_seconds": pruned.wait.map(|wait| wait.as_secs()),
             "pins": pins.collect::<Vec<Value>>(),
             "warnings": pruned.warnings,
         }))?;
@@ -61,6 +66,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         out.line(format_args!("freed        {}", size(pruned.freed_bytes)))?;
         if pruned.moved_bytes > 0 {
             out.line(format_args!("moved        {}", size(pruned.moved_bytes)))?;
+        }
+        if let Some(wait) = pruned.wait {
+            out.line(format_args!(
+                "marked       {}, which a run in {} hours frees",
+                size(pruned.marked_bytes),
+                wait.as_secs().div_ceil(3600)
+            ))?;
         }
         let (removed, renewed) = (pruned.removed_segments, pruned.renewed_segments);
         out.line(format_args!(

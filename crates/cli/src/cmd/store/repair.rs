@@ -1,5 +1,6 @@
 //! `tuff store repair`: repairs a store with its parity.
 
+use super::place;
 use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
@@ -9,7 +10,6 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_backup::Store;
 use tuff_erofs::Result;
 use tuff_mkfs::Progress;
 
@@ -20,7 +20,7 @@ use tuff_mkfs::Progress;
 /// stores it again if a source still has it. Parity that is missing is written. The exit code is 1 if something is lost.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     store: PathBuf,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut store = Store::open_to_write(&args.store)?;
+    let mut store = place::open(&args.store, true)?;
     let threads = args.work.threads();
     let progress = Arc::new(Progress::default());
     let show = args.work.show();

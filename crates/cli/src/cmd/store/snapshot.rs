@@ -1,5 +1,6 @@
 //! Snapshots that arguments name, and their images.
 
+use super::place;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_backup::{HeldPin, Snapshot, SnapshotImage, Store};
@@ -10,7 +11,7 @@ use tuff_store::TemporaryDir;
 /// Arguments that name a snapshot.
 #[derive(clap::Args)]
 pub(super) struct SnapshotArgs {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     pub(super) store: PathBuf,
     /// Number of the snapshot (default: the newest one)
@@ -21,7 +22,7 @@ pub(super) struct SnapshotArgs {
 impl SnapshotArgs {
     /// Opens the store and finds the snapshot.
     pub(super) fn open(&self) -> Result<(Arc<Store>, Snapshot)> {
-        let store = Store::open(&self.store)?;
+        let store = place::open(&self.store, false)?;
         let snapshot = match self.snapshot {
             Some(number) => store.snapshot(number)?,
             None => newest(&store, &self.store)?,

@@ -1,8 +1,8 @@
 //! `tuff store unpin`: removes a pin.
 
+use super::place;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_backup::Store;
 use tuff_erofs::Result;
 
 /// Remove a pin of a backup store
@@ -11,7 +11,7 @@ use tuff_erofs::Result;
 /// until it is removed. `tuff store list` shows all pins.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store
+    /// Directory of the store, or s3://BUCKET/PREFIX
     #[arg(value_name = "STORE")]
     store: PathBuf,
     /// Name of the pin
@@ -20,6 +20,6 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    Store::open(&args.store)?.unpin(&args.pin)?;
+    place::open(&args.store, false)?.unpin(&args.pin)?;
     Ok(ExitCode::SUCCESS)
 }
