@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A range is named by the digest of its content. Records name ranges and nothing else, so packs may be written anew without any
-//! change of a snapshot. Format: `docs/reference/format/backup-store.md`.
+//! change of a snapshot. Format: `docs/reference/backup-store.md`.
 
 mod archive;
 mod bucket;

@@ -30,6 +30,8 @@ struct State {
     /// The key may only add.
     adds_only: bool,
     ignores_conditions: bool,
+    /// Objects with this part in their names are not created.
+    fails: Option<&'static str>,
     /// Parts of names whose objects are acknowledged and lost.
     loses: Option<&'static str>,
     /// Called before each object that is created.
@@ -128,6 +130,9 @@ impl Bucket for Memory {
             hook(name);
         }
         let state = self.state();
+        if state.fails.is_some_and(|part| name.contains(part)) {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
         if state.objects.contains_key(name) && !state.ignores_conditions {
             return Err(ErrorKind::AlreadyExists.into());
         }
@@ -149,6 +154,11 @@ impl Bucket for Memory {
     }
 
     fn upload(&self, name: &str, content: Arc<dyn ReadAt>) -> io::Result<()> {
+        let state = self.state();
+        if state.adds_only && state.objects.contains_key(name) {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        drop(state);
         let mut bytes = vec![0; content.size() as usize];
         content.read_exact_at(&mut bytes, 0)?;
         self.put(name, bytes);
@@ -308,7 +318,17 @@ fn a_key_that_can_only_add_is_enough() {
     }
     let mut store = place.open("h", true);
     assert!(store.forget(1).is_err());
+    drop(store);
     assert_eq!(place.open("other", false).snapshots().unwrap().len(), 3);
+    // A run that ended between data and directory is continued.
+    fs::write(place.at("source/day"), noise(90_000, 99)).unwrap();
+    place.bucket.state().fails = Some(".dir");
+    assert!(place.try_backup("h").is_err());
+    place.bucket.state().fails = None;
+    let before = place.bucket.data();
+    assert_eq!(place.backup("other").number, Some(4));
+    assert_eq!(place.bucket.data(), before);
+    place.compare("h", 4, &place.at("source"));
 }
 
 /// B3: of two runs that write at the same time, on different hosts, one ends without a snapshot, and nothing is lost.

@@ -465,6 +465,7 @@ const JSON_VERBS: &[(&str, &str)] = &[
         "tuff store forget --json --keep-last 1 backups",
     ),
     ("store prune", "tuff store prune --json backups"),
+    ("store copy", "tuff store copy --json backups copies"),
     ("store repair", "tuff store repair --json backups"),
     // Progress, of a build that waits for its input.
     (

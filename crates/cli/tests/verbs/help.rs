@@ -53,6 +53,7 @@ const VERBS: &[(&str, &[i32])] = &[
     ("store mount", &[0]),
     ("store restore", &[0]),
     ("store diff", &[1]),
+    ("store copy", &[0]),
     ("store forget", &[0]),
     ("store prune", &[0]),
     ("store check", &[0]),
