@@ -101,12 +101,16 @@ impl Marks {
         let mut rest: Vec<u8> = Vec::new();
         // A long record is not read again at each leaf.
         let mut needed = 0;
+        let mut digests = Vec::new();
         for list in &snapshot.tree {
             self.add(store, *list, false);
-            let leaves = store.read(&mut reader, *list, false)?;
-            for leaf in leaves.chunks(32) {
+            digests.extend_from_slice(&store.read(&mut reader, *list, false)?);
+            // A digest may begin in one part of the list and end in the next.
+            let next = digests.split_off(digests.len() - digests.len() % 32);
+            let leaves = std::mem::replace(&mut digests, next);
+            for leaf in leaves.as_chunks().0 {
                 progress.check()?;
-                let leaf = Digest(leaf.try_into().map_err(|_| broken())?);
+                let leaf = Digest(*leaf);
                 let key = (rest.len() <= REST_MAX).then(|| {
                     let digest = Digest::of_bytes(&[&leaf.0[..], &rest].concat());
                     *digest.0.first_chunk().expect("a digest is longer")
@@ -131,7 +135,7 @@ impl Marks {
                 }
             }
         }
-        match self.add_records(store, &rest).is_empty() {
+        match digests.is_empty() && self.add_records(store, &rest).is_empty() {
             true => Ok(()),
             false => Err(broken()),
         }

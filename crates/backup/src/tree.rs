@@ -15,12 +15,14 @@ const LEAF: CutSizes = CutSizes {
     max: 64 << 10,
 };
 
-/// Parts of the list of leaves.
+/// Parts of the list of leaves. Those of tests are short.
 const LIST: CutSizes = CutSizes {
-    min: 16 << 10,
-    usual: 64 << 10,
-    max: 256 << 10,
+    min: LIST_UNIT,
+    usual: 4 * LIST_UNIT,
+    max: 16 * LIST_UNIT,
 };
+
+const LIST_UNIT: usize = if cfg!(test) { 256 } else { 16 << 10 };
 
 /// Longest record: one of a file of 8 TiB. Unit: bytes.
 const RECORD_MAX: usize = 1 << 30;
@@ -114,14 +116,20 @@ impl<'a> TreeReader<'a> {
         Error::corrupt(place, "the tree of a snapshot cannot be read")
     }
 
-    /// Reads the next part of the list if nothing is left of the last one. Returns false behind the last one.
+    /// Reads the next part of the list if no digest is left. A digest may begin in one part and end in the next. Returns false
+    /// behind the last one.
     fn list(&mut self) -> Result<bool> {
-        while self.read == self.leaves.len() {
-            let Some(list) = self.lists.next() else {
-                return Ok(false);
-            };
-            self.leaves = self.store.read(&mut self.reader, list, false)?;
+        while self.leaves.len() - self.read < 32 {
+            self.leaves.drain(..self.read);
             self.read = 0;
+            let Some(list) = self.lists.next() else {
+                return match self.leaves.is_empty() {
+                    true => Ok(false),
+                    false => Err(self.broken()),
+                };
+            };
+            let part = self.store.read(&mut self.reader, list, false)?;
+            self.leaves.extend_from_slice(&part);
         }
         Ok(true)
     }
@@ -217,5 +225,58 @@ impl<'a> TreeReader<'a> {
             }
             needed = 2 * before;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreCompression;
+    use crate::{Depth, Request};
+    use std::os::unix::fs::symlink;
+    use tuff_mkfs::{Options, Progress};
+    use tuff_testkit::Scratch;
+
+    /// Parts of a list end anywhere, also within a digest.
+    #[test]
+    fn b25_lists_of_leaves_in_several_parts_are_read() {
+        let scratch = Scratch::new("backup-lists");
+        let source = scratch.path().join("source");
+        std::fs::create_dir(&source).unwrap();
+        for number in 0..3000 {
+            let target = format!("{}{number}", "directory/".repeat(40));
+            symlink(target, source.join(format!("{number:04}"))).unwrap();
+        }
+        let path = scratch.path().join("store");
+        Store::create(&path, StoreCompression::default()).unwrap();
+        let mut store = Store::open_to_write(&path).unwrap();
+        let request = Request {
+            sources: vec![source],
+            archives: Vec::new(),
+            series: "test".to_owned(),
+            options: Options::default(),
+            reads_all: false,
+            is_dry: false,
+        };
+        let progress = Progress::default();
+        let report = store.backup(&request, &progress).unwrap();
+        let snapshot = store.snapshot(report.number.unwrap()).unwrap();
+        assert!(snapshot.tree.len() > 4, "{}", snapshot.tree.len());
+        let mut reader = RangeReader::default();
+        let mut is_split = |part: &Digest| {
+            let part = store.read(&mut reader, *part, false).unwrap();
+            !part.len().is_multiple_of(32)
+        };
+        assert!(snapshot.tree.iter().any(&mut is_split));
+        let mut tree = TreeReader::new(&store, &snapshot);
+        let mut count = 0;
+        while tree.next().unwrap().is_some() {
+            count += 1;
+        }
+        // The directories above the links are entries of the tree.
+        assert!(count > 3000, "{count}");
+        let checked = store.check(Depth::Trees, 1, &progress).unwrap();
+        assert_eq!(checked.findings, Vec::<String>::new());
+        store.prune(1, &progress).unwrap();
     }
 }
