@@ -71,6 +71,15 @@ impl Store {
         checked.ranges = marks.count();
         let mut lost = std::mem::take(&mut marks.lost);
         let numbers = self.numbers_to_read(depth, &mut checked)?;
+        for (number, segment) in &self.segments {
+            progress.check()?;
+            // The others are read below.
+            if !numbers.contains(number)
+                && let Err(e) = self.directory(segment)
+            {
+                checked.findings.push(e.to_string());
+            }
+        }
         for number in numbers {
             progress.check()?;
             let directory = match self.directory(&self.segments[&number]) {

@@ -58,10 +58,10 @@ impl Marks {
     }
 
     /// Marks a range, if the store has it.
-    fn add(&mut self, store: &Store, digest: Digest, alone: bool) {
-        let Some((Slot { segment, entry }, is_member)) = store.index.find(digest, alone) else {
+    fn add(&mut self, store: &Store, digest: Digest, alone: bool) -> Result<()> {
+        let Some((Slot { segment, entry }, is_member)) = store.slot(digest, alone)? else {
             self.lost.insert(digest);
-            return;
+            return Ok(());
         };
         let marks = self.segments.entry(segment).or_default();
         let bits = match is_member {
@@ -73,6 +73,7 @@ impl Marks {
             bits.resize(word + 1, 0);
         }
         bits[word] |= 1 << (entry % 64);
+        Ok(())
     }
 
     /// Marks everything that a snapshot names. Leaves that were read for others are not read again.
@@ -103,7 +104,7 @@ impl Marks {
         let mut needed = 0;
         let mut digests = Vec::new();
         for list in &snapshot.tree {
-            self.add(store, *list, false);
+            self.add(store, *list, false)?;
             digests.extend_from_slice(&store.read(&mut reader, *list, false)?);
             // A digest may begin in one part of the list and end in the next.
             let next = digests.split_off(digests.len() - digests.len() % 32);
@@ -119,12 +120,12 @@ impl Marks {
                     rest = after.to_vec();
                     continue;
                 }
-                self.add(store, leaf, false);
+                self.add(store, leaf, false)?;
                 rest.extend_from_slice(&store.read(&mut reader, leaf, false)?);
                 if rest.len() < needed {
                     continue;
                 }
-                rest = self.add_records(store, &rest);
+                rest = self.add_records(store, &rest)?;
                 needed = if rest.len() > REST_MAX {
                     2 * rest.len()
                 } else {
@@ -135,21 +136,21 @@ impl Marks {
                 }
             }
         }
-        match digests.is_empty() && self.add_records(store, &rest).is_empty() {
+        match digests.is_empty() && self.add_records(store, &rest)?.is_empty() {
             true => Ok(()),
             false => Err(broken()),
         }
     }
 
     /// Marks what records name. Returns the rest, which is a part of a record.
-    fn add_records(&mut self, store: &Store, mut bytes: &[u8]) -> Vec<u8> {
+    fn add_records(&mut self, store: &Store, mut bytes: &[u8]) -> Result<Vec<u8>> {
         let mut next = bytes;
         while let Some(record) = Record::decode(&mut next) {
             bytes = next;
             for (range, alone) in are_alone(&record.ranges) {
-                self.add(store, range.digest, alone);
+                self.add(store, range.digest, alone)?;
             }
         }
-        bytes.to_vec()
+        Ok(bytes.to_vec())
     }
 }

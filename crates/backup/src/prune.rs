@@ -58,6 +58,8 @@ impl Store {
     /// Nothing that a snapshot names is lost, wherever it ends.
     pub fn prune(&mut self, threads: usize, progress: &Progress) -> Result<Pruned> {
         let mut pruned = Pruned::default();
+        // Directories that are damaged without other times are read with the parity.
+        self.load_all()?;
         self.remove_leftovers(&mut pruned)?;
         let (marks, pinned) = self.marks(&mut pruned, progress)?;
         let mut sparse = Vec::new();
@@ -99,6 +101,10 @@ impl Store {
         }
         self.load()?;
         self.packs.iter().try_for_each(|pack| pack.cut())?;
+        if let Err(e) = self.save_index() {
+            let why = format!("the next run will read every directory of the store: {e}");
+            pruned.warnings.push(why);
+        }
         Ok(pruned)
     }
 

@@ -51,6 +51,8 @@ impl Store {
     /// `Io` of the host. Damage is in the result.
     pub fn repair(&mut self, threads: usize, progress: &Progress) -> Result<Repaired> {
         let mut repaired = Repaired::default();
+        // Directories may be damaged without other times.
+        self.load_all()?;
         self.repair_packs(&mut repaired)?;
         self.repair_directories(&mut repaired)?;
         self.load()?;
@@ -75,6 +77,8 @@ impl Store {
             progress.add_bytes(u64::from(directory.blocks) * BLOCK as u64);
         }
         self.load()?;
+        // Without it, the next run reads every directory.
+        let _ = self.save_index();
         Ok(repaired)
     }
 

@@ -225,6 +225,10 @@ impl Store {
             let why = format!("the next run will read every file: {e}");
             report.warnings.push(why);
         }
+        if let Err(e) = self.save_index() {
+            let why = format!("the next run will read every directory of the store: {e}");
+            report.warnings.push(why);
+        }
         report.number = Some(snapshot.number);
         Ok(report)
     }
@@ -317,7 +321,7 @@ impl ParentFiles {
             return Ok(None);
         };
         for (range, alone) in are_alone(&ranges) {
-            if !store.index.has(range.digest, alone) {
+            if !store.has(range.digest, alone)? {
                 return Ok(None);
             }
         }
@@ -686,7 +690,7 @@ impl Run<'_> {
     /// Stores a range with clusters of its own.
     fn range(&mut self, content: Vec<u8>, probe: Option<usize>) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if !self.store.index.has(digest, true) && self.pending.insert((digest, true)) {
+        if !self.store.has(digest, true)? && self.pending.insert((digest, true)) {
             self.encode(Job {
                 digest,
                 content,
@@ -701,7 +705,7 @@ impl Run<'_> {
     /// Stores a range as a part of a group.
     fn member(&mut self, content: Vec<u8>, kind: usize) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if self.store.index.has(digest, false) || !self.pending.insert((digest, false)) {
+        if self.store.has(digest, false)? || !self.pending.insert((digest, false)) {
             return Ok(digest);
         }
         let group = &mut self.groups[kind];
