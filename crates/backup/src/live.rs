@@ -4,9 +4,10 @@ use crate::digest::Digest;
 use crate::index::Slot;
 use crate::read::RangeReader;
 use crate::record::{Record, are_alone};
+use crate::segment::Directory;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use tuff_mkfs::{Error, Place, Progress, Result};
 
 /// Longest rest of a record that is remembered with its leaf. Unit: bytes.
@@ -20,12 +21,29 @@ pub(crate) struct SegmentMarks {
 }
 
 impl SegmentMarks {
+    const NONE: &Self = &Self {
+        ranges: Vec::new(),
+        members: Vec::new(),
+    };
+
     pub(crate) fn has_range(&self, number: u32) -> bool {
         has(&self.ranges, number)
     }
 
     pub(crate) fn has_member(&self, number: u32) -> bool {
         has(&self.members, number)
+    }
+
+    /// The directory with the entries that are marked, and the groups of members that are.
+    pub(crate) fn kept(&self, directory: &Directory) -> Directory {
+        let mut uses = vec![false; directory.ranges.len()];
+        for (i, used) in (0..).zip(&mut uses) {
+            *used = self.has_range(i);
+        }
+        for (i, member) in (0..).zip(&directory.members) {
+            uses[member.group as usize] |= self.has_member(i);
+        }
+        directory.keep(&|i| uses[i as usize], &|i| self.has_member(i))
     }
 }
 
@@ -34,35 +52,38 @@ fn has(bits: &[u64], number: u32) -> bool {
     word >> (number % 64) & 1 == 1
 }
 
-/// Marks the ranges that snapshots name.
+/// Set of entries of directories.
 #[derive(Default)]
-pub(crate) struct Marks {
+pub(crate) struct SlotSet {
     segments: HashMap<u32, SegmentMarks>,
-    /// Rest of a record behind each leaf that was read, by the leaf and the rest before it.
-    leaves: HashMap<[u8; 16], Box<[u8]>>,
-    /// Ranges that are in no pack.
-    pub(crate) lost: HashSet<Digest>,
 }
 
-impl Marks {
-    /// Marks of a segment.
-    pub(crate) fn segment(&self, segment: u32) -> SegmentMarks {
-        self.segments.get(&segment).cloned().unwrap_or_default()
+impl SlotSet {
+    /// Entries of a segment.
+    pub(crate) fn segment(&self, segment: u32) -> &SegmentMarks {
+        self.segments.get(&segment).unwrap_or(SegmentMarks::NONE)
     }
 
-    /// Number of ranges that are marked.
+    /// Number of entries.
     pub(crate) fn count(&self) -> u64 {
         let bits = self.segments.values();
         let words = bits.flat_map(|marks| marks.ranges.iter().chain(&marks.members));
         words.map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Marks a range, if the store has it.
-    fn add(&mut self, store: &Store, digest: Digest, alone: bool) -> Result<()> {
-        let Some((Slot { segment, entry }, is_member)) = store.slot(digest, alone)? else {
-            self.lost.insert(digest);
-            return Ok(());
-        };
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    pub(crate) fn has(&self, (slot, is_member): (Slot, bool)) -> bool {
+        let segment = self.segment(slot.segment);
+        match is_member {
+            true => segment.has_member(slot.entry),
+            false => segment.has_range(slot.entry),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, (Slot { segment, entry }, is_member): (Slot, bool)) {
         let marks = self.segments.entry(segment).or_default();
         let bits = match is_member {
             true => &mut marks.members,
@@ -73,6 +94,31 @@ impl Marks {
             bits.resize(word + 1, 0);
         }
         bits[word] |= 1 << (entry % 64);
+    }
+}
+
+/// Marks the ranges that snapshots name.
+#[derive(Default)]
+pub(crate) struct Marks {
+    pub(crate) slots: SlotSet,
+    /// Rest of a record behind each leaf that was read, by the leaf and the rest before it.
+    leaves: HashMap<[u8; 16], Box<[u8]>>,
+    /// True if some ranges are in no pack.
+    pub(crate) has_lost: bool,
+}
+
+impl Marks {
+    /// Marks of a segment.
+    pub(crate) fn segment(&self, segment: u32) -> &SegmentMarks {
+        self.slots.segment(segment)
+    }
+
+    /// Marks a range, if the store has it.
+    fn add(&mut self, store: &Store, digest: Digest, alone: bool) -> Result<()> {
+        match store.slot(digest, alone)? {
+            Some(slot) => self.slots.insert(slot),
+            None => self.has_lost = true,
+        }
         Ok(())
     }
 
