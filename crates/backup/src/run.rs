@@ -15,6 +15,7 @@ use crate::store::Store;
 use crate::tree::{TreeCursor, TreeWriter};
 use std::cell::RefCell;
 use std::cmp::Ordering;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -30,6 +31,8 @@ use tuff_mkfs::{
 
 /// Length from which a group is complete. Unit: bytes.
 pub(crate) const GROUP_LEN: usize = 1 << 20;
+/// Most files that could not be read and are listed. All are counted.
+const LEFT_OUT_MAX: usize = 10_000;
 /// Attempts to find a number for the snapshot that no other run has taken.
 const NUMBERS_TRIED: u32 = 100;
 
@@ -68,8 +71,10 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes by which the packs grew.
     pub stored_bytes: u64,
-    /// Files that could not be read, with the reason of each.
+    /// Files that could not be read, with the reason of each; at most 10,000.
     pub left_out: Vec<String>,
+    /// Number of all files that could not be read.
+    pub left_out_count: u64,
     /// Warnings about entries, and about the snapshot as a whole.
     pub warnings: Vec<String>,
     /// The snapshot has less than half of the files of the newest one of its series that is not in doubt.
@@ -157,7 +162,7 @@ impl Store {
         let mut series = series.filter(|snapshot| snapshot.series == request.series);
         let parent = series.clone().next().cloned();
         let sound = series.find(|snapshot| !doubts.contains_key(&snapshot.number));
-        let left_out = LeftOut::default();
+        let left_out = LeftOut::with_max(LEFT_OUT_MAX);
         let mut options = request.options.clone();
         options.sources.keep_going = Some(left_out.clone());
         let before = self.stored_bytes();
@@ -202,6 +207,7 @@ impl Store {
             run.finish()
         })?;
         report.left_out = left_out.lines();
+        report.left_out_count = left_out.count() as u64;
         report.lost_most = sound.is_some_and(|sound| report.files < sound.files / 2);
         if request.is_dry {
             return Ok(report);
@@ -216,7 +222,7 @@ impl Store {
             entries: report.entries,
             files: report.files,
             bytes: report.bytes,
-            left_out: report.left_out.len() as u64,
+            left_out: report.left_out_count,
             lost_most: report.lost_most,
             tree,
         };
@@ -329,6 +335,9 @@ impl ParentFiles {
     }
 }
 
+/// First names of files that have others, and how many of these are to come, by inode.
+type Links = HashMap<u32, (Vec<u8>, u32)>;
+
 /// Group that is being filled.
 #[derive(Default)]
 struct Group {
@@ -425,7 +434,7 @@ impl Run<'_> {
             .as_os_str()
             .as_bytes();
         let prefix_depth = source.components().count() - 1;
-        let mut links: HashMap<u32, Vec<u8>> = HashMap::new();
+        let mut links = Links::new();
         let own = fs::canonicalize(&self.store.path);
         let own = own.unwrap_or_else(|_| self.store.path.clone());
         let own = own.strip_prefix("/").unwrap_or(&own).as_os_str().as_bytes();
@@ -453,7 +462,7 @@ impl Run<'_> {
         entry: &ScannedEntry<'_>,
         (path, prefix_depth): (Vec<u8>, usize),
         now: SystemTime,
-        links: &mut HashMap<u32, Vec<u8>>,
+        links: &mut Links,
         old: &mut ParentFiles,
     ) -> Result<()> {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -471,12 +480,17 @@ impl Run<'_> {
         self.report.entries += 1;
         self.progress.add_entry();
         if entry.nlink > 1 && !matches!(entry.kind, Kind::Dir) {
-            if let Some(first) = links.get(&entry.inode) {
+            if let Entry::Occupied(mut link) = links.entry(entry.inode) {
+                let (first, names) = link.get_mut();
+                *names -= 1;
                 record.kind = Kind::Hardlink(first.clone());
+                if *names == 0 {
+                    link.remove();
+                }
                 record.xattrs.clear();
                 return self.record(&record);
             }
-            links.insert(entry.inode, path.clone());
+            links.insert(entry.inode, (path.clone(), entry.nlink - 1));
         }
         if let Kind::File { size } = entry.kind {
             let host = PathBuf::from("/").join(OsStr::from_bytes(&path));
