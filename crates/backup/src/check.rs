@@ -18,6 +18,9 @@ use tuff_mkfs::{Progress, Result};
 /// File that has the number of the segment from which the next check of a part goes on.
 const POSITION: &str = "checked";
 
+/// Most damaged files that are listed.
+const FILES_MAX: usize = 10_000;
+
 /// Amount of a store that is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Depth {
@@ -205,6 +208,7 @@ impl Store {
     ) -> Result<()> {
         // Last snapshot with the file, and how many have it.
         let mut files: BTreeMap<Vec<u8>, (u32, u32)> = BTreeMap::new();
+        let mut others = 0u64;
         for snapshot in snapshots {
             let mut tree = TreeReader::new(self, snapshot);
             // Trees that cannot be read are named already.
@@ -216,6 +220,10 @@ impl Store {
                     is_whole &= slot.is_some_and(|slot| !damaged.has(slot));
                 }
                 if !is_whole {
+                    if files.len() >= FILES_MAX && !files.contains_key(&path) {
+                        others += 1;
+                        continue;
+                    }
                     let found = files.entry(path).or_default();
                     *found = (snapshot.number, found.1 + 1);
                 }
@@ -229,6 +237,11 @@ impl Store {
             let path = shown(&path);
             checked.findings.push(format!(
                 "snapshot {last}{others}: {path}: a part of the file is damaged or in no pack"
+            ));
+        }
+        if others > 0 {
+            checked.findings.push(format!(
+                "files of snapshots that are damaged as well, and not listed: {others}"
             ));
         }
         Ok(())

@@ -274,20 +274,20 @@ impl Store {
         for segment in self.segments.values() {
             let directory = self.directory(segment)?;
             if let Some(shift) = self.shift_of(&directory)? {
-                shifts.push((directory, shift));
+                shifts.push((directory.number, shift));
             }
         }
         // Blocks that move to higher places do so from the end.
         let (mut down, up): (Vec<_>, Vec<_>) =
             shifts.into_iter().partition(|(_, shift)| *shift < 0);
         down.reverse();
-        for (directory, shift) in down.into_iter().chain(up) {
+        for (number, shift) in down.into_iter().chain(up) {
             progress.check()?;
+            let directory = self.directory(&self.segments[&number])?;
             let moved = self.realign_segment(&directory, shift)?;
             repaired.shifted_blocks += moved;
             repaired.findings.push(format!(
-                "segment {}: blocks that were {} bytes from their places, and were moved back: {moved}",
-                directory.number,
+                "segment {number}: blocks that were {} bytes from their places, and were moved back: {moved}",
                 shift.abs(),
             ));
         }
