@@ -49,7 +49,7 @@ pub(crate) struct Slot {
 }
 
 /// First half of a digest. Directories state the whole.
-type Key = [u8; 16];
+pub(crate) type Key = [u8; 16];
 
 /// Key, type, segment and entry, in big endian: the order of the bytes is that of a file.
 type Entry = [u8; ENTRY_LEN];
@@ -337,7 +337,7 @@ impl Index {
     }
 }
 
-fn key(digest: Digest) -> Key {
+pub(crate) fn key(digest: Digest) -> Key {
     let (first, _) = digest.0.split_at(16);
     first.try_into().expect("16 of 32 bytes")
 }

@@ -6,6 +6,7 @@ use crate::cut::{self, DATA};
 use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
+use crate::index::{Key, key};
 use crate::pack::{PACK_MAX, Pack};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
 use crate::seen::{self, FileState, SeenReader, SeenWriter};
@@ -366,7 +367,7 @@ struct Run<'a> {
     threads: usize,
     is_dry: bool,
     /// Ranges of this run that the index does not have yet: with clusters of their own, and as members of groups.
-    pending: HashSet<(Digest, bool)>,
+    pending: HashSet<(Key, bool)>,
     /// Groups of files and of leaves.
     groups: [Group; 2],
     tree: TreeWriter,
@@ -704,7 +705,7 @@ impl Run<'_> {
     /// Stores a range with clusters of its own.
     fn range(&mut self, content: Vec<u8>, probe: Option<usize>) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if !self.store.has(digest, true)? && self.pending.insert((digest, true)) {
+        if !self.store.has(digest, true)? && self.pending.insert((key(digest), true)) {
             self.encode(Job {
                 digest,
                 content,
@@ -719,7 +720,7 @@ impl Run<'_> {
     /// Stores a range as a part of a group.
     fn member(&mut self, content: Vec<u8>, kind: usize) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if self.store.has(digest, false)? || !self.pending.insert((digest, false)) {
+        if self.store.has(digest, false)? || !self.pending.insert((key(digest), false)) {
             return Ok(digest);
         }
         let group = &mut self.groups[kind];
@@ -770,10 +771,10 @@ impl Run<'_> {
             }
             if let Some(committed) = append(store, segment, *threads, &new)? {
                 for range in &committed.ranges {
-                    pending.remove(&(range.digest, true));
+                    pending.remove(&(key(range.digest), true));
                 }
                 for member in &committed.members {
-                    pending.remove(&(member.digest, false));
+                    pending.remove(&(key(member.digest), false));
                 }
             }
             Ok(())

@@ -533,7 +533,7 @@ impl Store {
             &self.id,
             &self.packs[usize::from(directory.pack)],
             &directory.header(),
-            &directory.encode(&self.id),
+            directory.encode(&self.id),
             directory.gaps(),
             threads,
         );
