@@ -10,8 +10,9 @@
 //! write at the same time one fails.
 
 use crate::cluster::BLOCK;
+use crate::digest::Digest;
 use crate::files;
-use crate::segment::{DIRECTORY_MAX, Directory, SegmentHeader};
+use crate::segment::{self, DIRECTORY_MAX, Directory, SegmentHeader};
 use crate::store::TEXT_MAX;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -334,14 +335,14 @@ impl Objects {
         self.state().data.clear();
     }
 
-    /// Uploads the data that a directory names, from the file of its pack or from `content`.
+    /// Uploads the data of a segment, whose directory has this digest.
     pub(crate) fn upload(
         &self,
-        directory: &Directory,
-        bytes: &[u8],
+        number: u32,
+        directory: Digest,
         content: Arc<dyn ReadAt>,
     ) -> Result<()> {
-        let name = data_name(directory.number, bytes);
+        let name = data_name(number, directory);
         let len = content.size();
         // A run that ended early has written it: the name stands for the content.
         if self.object(&name).is_some_and(|object| object.len == len) {
@@ -354,19 +355,23 @@ impl Objects {
         Ok(())
     }
 
-    /// Damage of the data of a segment that the list shows: a sentence.
-    pub(crate) fn damage(&self, directory: &Directory, bytes: &[u8]) -> Option<String> {
-        let name = data_name(directory.number, bytes);
-        let gaps: u32 = directory.gaps().iter().map(|gap| gap.end - gap.start).sum();
-        let len = u64::from(directory.blocks - gaps) * BLOCK as u64;
+    /// Damage of the data of a segment that the list shows: a sentence. `blocks`: its length, if it is known.
+    pub(crate) fn damage(
+        &self,
+        number: u32,
+        directory: Digest,
+        blocks: Option<u32>,
+    ) -> Option<String> {
+        let name = data_name(number, directory);
+        let len = blocks.map(|blocks| u64::from(blocks) * BLOCK as u64);
         let place = format!("{}/{name}", self.bucket.url());
-        match self.object(&name) {
-            None => Some(format!("{place}: is missing")),
-            Some(object) if object.len != len => Some(format!(
-                "{place}: has {} bytes in place of {len}",
-                object.len
-            )),
-            Some(_) => None,
+        match (self.object(&name), len) {
+            (None, _) => Some(format!("{place}: is missing")),
+            (Some(object), Some(len)) if object.len != len => {
+                let found = object.len;
+                Some(format!("{place}: has {found} bytes in place of {len}"))
+            }
+            _ => None,
         }
     }
 
@@ -402,16 +407,16 @@ impl Objects {
         let bytes = files::read(&data.directory, DIRECTORY_MAX + 1)?;
         let directory = Directory::decode(&bytes, &self.store);
         let directory = directory.ok_or(io::ErrorKind::InvalidData)?;
-        let place = (data_name(directory.number, &bytes), directory.gaps());
+        let name = data_name(directory.number, segment::digest(&bytes));
+        let place = (name, directory.gaps());
         Ok(data.place.get_or_init(|| place))
     }
 }
 
-/// Name of the data that belongs to the bytes of a directory, which end with a digest.
-pub(crate) fn data_name(number: u32, directory: &[u8]) -> String {
-    let end = directory.len().saturating_sub(32);
-    let digest = hex::encode(directory[end..].get(..8).unwrap_or_default());
-    format!("segments/{number:08}-{digest}.data")
+/// Name of the data of a segment, whose directory has this digest.
+pub(crate) fn data_name(number: u32, directory: Digest) -> String {
+    let (start, _) = directory.0.split_at(8);
+    format!("segments/{number:08}-{}.data", hex::encode(start))
 }
 
 /// Copies that a directory has: names and tags.

@@ -1,9 +1,9 @@
 //! Check of a store.
 
 use crate::cluster::BLOCK;
-use crate::digest::Digest;
 use crate::files;
-use crate::live::Marks;
+use crate::index::Slot;
+use crate::live::{Marks, SlotSet};
 use crate::read::RangeReader;
 use crate::record::are_alone;
 use crate::segment::Directory;
@@ -17,6 +17,9 @@ use tuff_mkfs::{Progress, Result};
 
 /// File that has the number of the segment from which the next check of a part goes on.
 const POSITION: &str = "checked";
+
+/// Most damaged files that are listed.
+const FILES_MAX: usize = 10_000;
 
 /// Amount of a store that is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,9 +71,22 @@ impl Store {
                 checked.findings.push(e.to_string());
             }
         }
-        checked.ranges = marks.count();
-        let mut lost = std::mem::take(&mut marks.lost);
+        let Marks {
+            slots, has_lost, ..
+        } = marks;
+        checked.ranges = slots.count();
+        drop(slots);
         let numbers = self.numbers_to_read(depth, &mut checked)?;
+        for (number, segment) in &self.segments {
+            progress.check()?;
+            // The others are read below.
+            if !numbers.contains(number)
+                && let Err(e) = self.directory(segment)
+            {
+                checked.findings.push(e.to_string());
+            }
+        }
+        let mut damaged = SlotSet::default();
         for number in numbers {
             progress.check()?;
             let directory = match self.directory(&self.segments[&number]) {
@@ -80,10 +96,12 @@ impl Store {
                     continue;
                 }
             };
-            self.check_segment(&directory, threads, &mut lost, &mut checked);
+            self.check_segment(&directory, threads, &mut damaged, &mut checked);
             progress.add_bytes(u64::from(directory.blocks) * BLOCK as u64);
         }
-        self.name_files(&snapshots, &lost, &mut checked, progress)?;
+        if has_lost || !damaged.is_empty() {
+            self.name_files(&snapshots, &damaged, &mut checked, progress)?;
+        }
         Ok(checked)
     }
 
@@ -128,23 +146,21 @@ impl Store {
         &self,
         directory: &Directory,
         threads: usize,
-        lost: &mut HashSet<Digest>,
+        damaged: &mut SlotSet,
         checked: &mut Checked,
     ) {
         let number = directory.number;
         let examined = self.examine(directory);
         checked.read_bytes += examined.bytes;
-        let members = directory.members.iter().map(|member| member.digest);
-        let digests = directory
-            .ranges
-            .iter()
-            .map(|range| range.digest)
-            .chain(members);
-        let states = examined.ranges.iter().chain(&examined.members);
-        let bad = digests.zip(states).filter(|(_, good)| !**good);
-        let before = lost.len();
-        lost.extend(bad.map(|(digest, _)| digest));
-        let count = lost.len() - before;
+        let mut count = 0;
+        for (states, is_member) in [(&examined.ranges, false), (&examined.members, true)] {
+            let bad = (0..).zip(states).filter(|(_, good)| !**good);
+            for (entry, _) in bad {
+                let segment = number;
+                damaged.insert((Slot { segment, entry }, is_member));
+                count += 1;
+            }
+        }
         if count > 0 {
             let what = format!("segment {number}: damaged ranges: {count}");
             checked.findings.push(what);
@@ -186,25 +202,28 @@ impl Store {
     fn name_files(
         &self,
         snapshots: &[Snapshot],
-        lost: &HashSet<Digest>,
+        damaged: &SlotSet,
         checked: &mut Checked,
         progress: &Progress,
     ) -> Result<()> {
-        if lost.is_empty() {
-            return Ok(());
-        }
         // Last snapshot with the file, and how many have it.
         let mut files: BTreeMap<Vec<u8>, (u32, u32)> = BTreeMap::new();
+        let mut others = 0u64;
         for snapshot in snapshots {
             let mut tree = TreeReader::new(self, snapshot);
             // Trees that cannot be read are named already.
             while let Ok(Some((path, record))) = tree.next() {
                 progress.check()?;
-                if record
-                    .ranges
-                    .iter()
-                    .any(|range| lost.contains(&range.digest))
-                {
+                let mut is_whole = true;
+                for (range, alone) in are_alone(&record.ranges) {
+                    let slot = self.slot(range.digest, alone)?;
+                    is_whole &= slot.is_some_and(|slot| !damaged.has(slot));
+                }
+                if !is_whole {
+                    if files.len() >= FILES_MAX && !files.contains_key(&path) {
+                        others += 1;
+                        continue;
+                    }
                     let found = files.entry(path).or_default();
                     *found = (snapshot.number, found.1 + 1);
                 }
@@ -218,6 +237,11 @@ impl Store {
             let path = shown(&path);
             checked.findings.push(format!(
                 "snapshot {last}{others}: {path}: a part of the file is damaged or in no pack"
+            ));
+        }
+        if others > 0 {
+            checked.findings.push(format!(
+                "files of snapshots that are damaged as well, and not listed: {others}"
             ));
         }
         Ok(())
@@ -245,7 +269,7 @@ impl Store {
             };
             paths.is_empty() || paths.iter().any(is_below)
         };
-        let (mut reader, mut good) = (RangeReader::default(), HashSet::new());
+        let (mut reader, mut good) = (RangeReader::default(), SlotSet::default());
         // First names of files of which another one is wanted: records of the others have no content.
         let mut first_names = HashSet::new();
         let mut tree = TreeReader::new(self, snapshot);
@@ -262,12 +286,16 @@ impl Store {
             progress.check()?;
             let is_read = is_wanted(&path) || first_names.contains(&path);
             for (range, alone) in are_alone(&record.ranges) {
-                if !is_read || good.contains(&(range.digest, alone)) {
+                if !is_read {
+                    continue;
+                }
+                let slot = self.slot(range.digest, alone)?;
+                if slot.is_some_and(|slot| good.has(slot)) {
                     continue;
                 }
                 match self.read(&mut reader, range.digest, alone) {
                     Ok(content) => {
-                        good.insert((range.digest, alone));
+                        slot.into_iter().for_each(|slot| good.insert(slot));
                         checked.read_bytes += content.len() as u64;
                         progress.add_bytes(content.len() as u64);
                     }
@@ -275,7 +303,7 @@ impl Store {
                 }
             }
         }
-        checked.ranges = good.len() as u64;
+        checked.ranges = good.count();
         Ok(checked)
     }
 }

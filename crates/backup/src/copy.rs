@@ -82,12 +82,10 @@ impl Store {
         for snapshot in &wanted {
             marks.add_snapshot(self, snapshot, progress)?;
         }
-        if let Some(digest) = marks.lost.iter().next() {
+        if marks.has_lost {
             return Err(Error::corrupt(
                 Place::file(self.path.display()),
-                format_args!(
-                    "the range {digest} is in no pack; `tuff store check` names its files"
-                ),
+                "parts of the snapshots are in no pack; `tuff store check` names the files",
             ));
         }
         let before = target.stored_bytes();
@@ -121,7 +119,7 @@ impl Store {
             let mut counts = vec![0_usize; directory.ranges.len()];
             for (i, member) in (0..).zip(&directory.members) {
                 counts[member.group as usize] += 1;
-                if live.has_member(i) && !target.has(member.digest, false) {
+                if live.has_member(i) && !target.has(member.digest, false)? {
                     let part = (member.digest, member.offset, member.len);
                     members.entry(member.group).or_default().push(part);
                 }
@@ -129,7 +127,7 @@ impl Store {
             for (i, range) in (0..).zip(&directory.ranges) {
                 progress.check()?;
                 let parts = members.remove(&i).unwrap_or_default();
-                let is_alone = live.has_range(i) && !target.has(range.digest, true);
+                let is_alone = live.has_range(i) && !target.has(range.digest, true)?;
                 if !is_alone && parts.is_empty() {
                     continue;
                 }
@@ -204,6 +202,6 @@ impl Open {
         threads: usize,
     ) -> Result<()> {
         let new = group_of(encoder, &mut self.content, &mut self.members)?;
-        append(target, &mut self.segment, threads, &new)
+        append(target, &mut self.segment, threads, &new).map(drop)
     }
 }

@@ -1,6 +1,6 @@
 //! Comparison of two snapshots by their trees. No content is read.
 
-use crate::record::{RangeRef, Record};
+use crate::record::{self, RangeRef, Record};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::TreeReader;
@@ -51,7 +51,7 @@ impl Store {
                 (None, None) => return Ok(totals),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
-                (Some((a, _)), Some((b, _))) => tree_order(a, b),
+                (Some((a, _)), Some((b, _))) => record::order(a, b),
             };
             let from_a = in_a.take_if(|_| order.is_le());
             let from_b = in_b.take_if(|_| order.is_ge());
@@ -96,15 +96,6 @@ fn compare(
         changed.insert(path.to_vec(), found);
     }
     Ok(())
-}
-
-/// Order of two paths in a tree: a slash sorts before all bytes of names.
-fn tree_order(a: &[u8], b: &[u8]) -> Ordering {
-    let key = |byte: &u8| match byte {
-        b'/' => 0,
-        byte => *byte,
-    };
-    a.iter().map(key).cmp(b.iter().map(key))
 }
 
 /// Type of an entry. Further names of files that are no regular files are rare, and count as such.

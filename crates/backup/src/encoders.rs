@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 use tuff_mkfs::{Error, Place, Result};
 
-/// Most bytes of content that wait for their turn.
+/// Most bytes of content that wait for their turn, and those for each thread: the next ranges while one is encoded.
 const WAITING_MAX: usize = 64 << 20;
+const WAITING_OF_THREAD: usize = 4 << 20;
 
 /// Range to encode: its content, and its parts if it is a group.
 pub(crate) struct Job {
@@ -31,6 +32,8 @@ pub(crate) struct Encoders {
     jobs: SyncSender<(Job, SyncSender<Encoded>)>,
     waiting: VecDeque<(usize, Receiver<Encoded>)>,
     bytes: usize,
+    /// Most bytes of content that wait.
+    bytes_max: usize,
 }
 
 impl Encoders {
@@ -71,6 +74,7 @@ impl Encoders {
             jobs,
             waiting: VecDeque::new(),
             bytes: 0,
+            bytes_max: (WAITING_OF_THREAD * (threads + 1)).min(WAITING_MAX),
         })
     }
 
@@ -85,7 +89,7 @@ impl Encoders {
         self.bytes += len;
         self.waiting.push_back((len, encoded));
         self.jobs.send((job, done)).map_err(|_| ended())?;
-        while self.bytes > WAITING_MAX {
+        while self.bytes > self.bytes_max {
             self.next(take)?;
         }
         Ok(())

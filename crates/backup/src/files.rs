@@ -7,7 +7,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tuff_mkfs::{Error, Place, Result};
 
 /// End of the names of files that are not complete.
@@ -40,6 +40,60 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         sync_parent(path)
     };
     make().map_err(|e| Error::io(Place::file(path.display()), "cannot write", e))
+}
+
+/// File that is written piece by piece, under a temporary name. It is removed if it does not get another one.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    file: File,
+    /// `None` once it has its name.
+    temporary: Option<PathBuf>,
+}
+
+impl NewFile {
+    /// Makes a file at `temporary`, which ends with [`NEW`].
+    pub(crate) fn create(temporary: PathBuf) -> io::Result<Self> {
+        step()?;
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        Ok(Self {
+            file: options.open(&temporary)?,
+            temporary: Some(temporary),
+        })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives the file its name, durably. One of that name is replaced.
+    pub(crate) fn finish(mut self, path: &Path) -> io::Result<()> {
+        self.file.sync_all()?;
+        step()?;
+        if let Some(temporary) = &self.temporary {
+            fs::rename(temporary, path)?;
+        }
+        self.temporary = None;
+        sync_parent(path)
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = fs::remove_file(temporary);
+        }
+    }
 }
 
 /// Reads a file of up to `max` bytes.

@@ -2,11 +2,15 @@
 
 use crate::cluster::{BLOCK, Cluster};
 use crate::device::PackDevice;
+use crate::digest::Digest;
 use crate::record::{RangeRef, are_alone};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::TreeReader;
 use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_erofs::read::{Image, OpenOptions};
@@ -73,7 +77,7 @@ impl Store {
         let tree = SnapshotTree {
             store: Arc::clone(self),
             snapshot: snapshot.clone(),
-            files: Mutex::default(),
+            ranges: RangeLists::new(path)?,
         };
         let mut options = Options::for_kernel(KernelVersion(6, 18));
         let compression = self.compression();
@@ -100,8 +104,84 @@ impl Store {
 struct SnapshotTree {
     store: Arc<Store>,
     snapshot: Snapshot,
-    /// Ranges of all files, and where those of each file begin.
-    files: Mutex<(Vec<RangeRef>, Vec<usize>)>,
+    ranges: RangeLists,
+}
+
+/// Length of a buffer for ranges. Unit: bytes.
+const BUFFER: usize = 256 << 10;
+/// Length of a range, and of the number of ranges before those of a file. Unit: bytes.
+const RANGE_LEN: usize = 36;
+const COUNT_LEN: usize = 4;
+
+/// Ranges of all files, in a file without a name.
+struct RangeLists {
+    file: File,
+    len: Mutex<u64>,
+}
+
+impl RangeLists {
+    /// Makes the file beside an image.
+    fn new(image: &Path) -> Result<Self> {
+        let dir = image.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let file = tuff_store::anonymous(dir.unwrap_or(Path::new(".")));
+        let file = file.map_err(|e| {
+            let place = Place::file(image.display());
+            Error::io(place, "cannot create", e)
+        })?;
+        Ok(Self {
+            file,
+            len: Mutex::new(0),
+        })
+    }
+
+    fn failed(e: io::Error) -> Error {
+        Error::io(Place::image(), "cannot keep the ranges of files", e)
+    }
+
+    /// Appends what `fill` adds to a buffer for each file. It gets the position of the next file.
+    fn append(&self, fill: &mut dyn FnMut(u64, &mut Vec<u8>) -> Result<bool>) -> Result<()> {
+        let mut len = self.len.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = Vec::new();
+        loop {
+            let goes_on = fill(*len + buffer.len() as u64, &mut buffer)?;
+            if buffer.len() >= BUFFER || !goes_on {
+                self.file
+                    .write_all_at(&buffer, *len)
+                    .map_err(Self::failed)?;
+                *len += buffer.len() as u64;
+                buffer.clear();
+            }
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ranges of a file, by their position.
+    fn read(&self, at: u64) -> Result<Vec<RangeRef>> {
+        // A file with content has a range or more.
+        let mut bytes = vec![0; COUNT_LEN + RANGE_LEN];
+        self.file
+            .read_exact_at(&mut bytes, at)
+            .map_err(Self::failed)?;
+        let count = u32::from_le_bytes(*bytes.first_chunk().expect("it is longer"));
+        let rest = bytes.len();
+        bytes.resize(COUNT_LEN + count as usize * RANGE_LEN, 0);
+        if bytes.len() > rest {
+            let read = self
+                .file
+                .read_exact_at(&mut bytes[rest..], at + rest as u64);
+            read.map_err(Self::failed)?;
+        }
+        let ranges = bytes[COUNT_LEN..].chunks_exact(RANGE_LEN).map(|bytes| {
+            let (digest, len) = bytes.split_at(RANGE_LEN - 4);
+            RangeRef {
+                digest: Digest(digest.try_into().expect("32 bytes")),
+                len: u32::from_le_bytes(len.try_into().expect("4 bytes")),
+            }
+        });
+        Ok(ranges.collect())
+    }
 }
 
 impl fmt::Debug for SnapshotTree {
@@ -123,16 +203,19 @@ impl PlacedTree for SnapshotTree {
 
     fn each(&self, take: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
         let mut tree = TreeReader::new(&self.store, &self.snapshot);
-        while let Some((path, record)) = tree.next()? {
+        self.ranges.append(&mut |at, buffer| {
+            let Some((path, record)) = tree.next()? else {
+                return Ok(false);
+            };
             let mut content = Content::None;
             if matches!(record.kind, Kind::File { size } if size > 0) {
-                let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-                let (ranges, starts) = &mut *files;
-                content = Content::Range {
-                    offset: starts.len() as u64,
-                };
-                starts.push(ranges.len());
-                ranges.extend_from_slice(&record.ranges);
+                content = Content::Range { offset: at };
+                // Fits: a record is shorter.
+                buffer.extend_from_slice(&(record.ranges.len() as u32).to_le_bytes());
+                for range in &record.ranges {
+                    buffer.extend_from_slice(&range.digest.0);
+                    buffer.extend_from_slice(&range.len.to_le_bytes());
+                }
             }
             take(Entry {
                 path,
@@ -141,19 +224,12 @@ impl PlacedTree for SnapshotTree {
                 xattrs: record.xattrs,
                 content,
             })?;
-        }
-        Ok(())
+            Ok(true)
+        })
     }
 
     fn data(&self, key: u64) -> Result<PlacedData> {
-        let ranges = {
-            let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-            let (ranges, starts) = &*files;
-            // Fits: it is the index of an element.
-            let key = key as usize;
-            let end = starts.get(key + 1).copied().unwrap_or(ranges.len());
-            ranges[starts[key]..end].to_vec()
-        };
+        let ranges = self.ranges.read(key)?;
         let store = &self.store;
         let (mut clusters, mut tail) = (Vec::new(), None);
         for (range, alone) in are_alone(&ranges) {

@@ -4,9 +4,10 @@ use crate::digest::Digest;
 use crate::index::Slot;
 use crate::read::RangeReader;
 use crate::record::{Record, are_alone};
+use crate::segment::Directory;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use tuff_mkfs::{Error, Place, Progress, Result};
 
 /// Longest rest of a record that is remembered with its leaf. Unit: bytes.
@@ -20,6 +21,10 @@ pub(crate) struct SegmentMarks {
 }
 
 impl SegmentMarks {
+    const NONE: &Self = &Self {
+        ranges: Vec::new(),
+        members: Vec::new(),
+    };
     pub(crate) fn add_range(&mut self, number: u32) {
         add(&mut self.ranges, number);
     }
@@ -34,6 +39,18 @@ impl SegmentMarks {
 
     pub(crate) fn has_member(&self, number: u32) -> bool {
         has(&self.members, number)
+    }
+
+    /// The directory with the entries that are marked, and the groups of members that are.
+    pub(crate) fn kept(&self, directory: &Directory) -> Directory {
+        let mut uses = vec![false; directory.ranges.len()];
+        for (i, used) in (0..).zip(&mut uses) {
+            *used = self.has_range(i);
+        }
+        for (i, member) in (0..).zip(&directory.members) {
+            uses[member.group as usize] |= self.has_member(i);
+        }
+        directory.keep(&|i| uses[i as usize], &|i| self.has_member(i))
     }
 }
 
@@ -50,40 +67,69 @@ fn has(bits: &[u64], number: u32) -> bool {
     word >> (number % 64) & 1 == 1
 }
 
-/// Marks the ranges that snapshots name.
+/// Set of entries of directories.
 #[derive(Default)]
-pub(crate) struct Marks {
+pub(crate) struct SlotSet {
     segments: HashMap<u32, SegmentMarks>,
-    /// Rest of a record behind each leaf that was read, by the leaf and the rest before it.
-    leaves: HashMap<[u8; 16], Box<[u8]>>,
-    /// Ranges that are in no pack.
-    pub(crate) lost: HashSet<Digest>,
 }
 
-impl Marks {
-    /// Marks of a segment.
-    pub(crate) fn segment(&self, segment: u32) -> SegmentMarks {
-        self.segments.get(&segment).cloned().unwrap_or_default()
+impl SlotSet {
+    /// Entries of a segment.
+    pub(crate) fn segment(&self, segment: u32) -> &SegmentMarks {
+        self.segments.get(&segment).unwrap_or(SegmentMarks::NONE)
     }
 
-    /// Number of ranges that are marked.
+    /// Number of entries.
     pub(crate) fn count(&self) -> u64 {
         let bits = self.segments.values();
         let words = bits.flat_map(|marks| marks.ranges.iter().chain(&marks.members));
         words.map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Marks a range, if the store has it.
-    fn add(&mut self, store: &Store, digest: Digest, alone: bool) {
-        let Some((Slot { segment, entry }, is_member)) = store.index.find(digest, alone) else {
-            self.lost.insert(digest);
-            return;
-        };
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    pub(crate) fn has(&self, (slot, is_member): (Slot, bool)) -> bool {
+        let segment = self.segment(slot.segment);
+        match is_member {
+            true => segment.has_member(slot.entry),
+            false => segment.has_range(slot.entry),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, (Slot { segment, entry }, is_member): (Slot, bool)) {
         let marks = self.segments.entry(segment).or_default();
         match is_member {
             true => marks.add_member(entry),
             false => marks.add_range(entry),
         }
+    }
+}
+
+/// Marks the ranges that snapshots name.
+#[derive(Default)]
+pub(crate) struct Marks {
+    pub(crate) slots: SlotSet,
+    /// Rest of a record behind each leaf that was read, by the leaf and the rest before it.
+    leaves: HashMap<[u8; 16], Box<[u8]>>,
+    /// True if some ranges are in no pack.
+    pub(crate) has_lost: bool,
+}
+
+impl Marks {
+    /// Marks of a segment.
+    pub(crate) fn segment(&self, segment: u32) -> &SegmentMarks {
+        self.slots.segment(segment)
+    }
+
+    /// Marks a range, if the store has it.
+    fn add(&mut self, store: &Store, digest: Digest, alone: bool) -> Result<()> {
+        match store.slot(digest, alone)? {
+            Some(slot) => self.slots.insert(slot),
+            None => self.has_lost = true,
+        }
+        Ok(())
     }
 
     /// Marks everything that a snapshot names. Leaves that were read for others are not read again.
@@ -112,12 +158,16 @@ impl Marks {
         let mut rest: Vec<u8> = Vec::new();
         // A long record is not read again at each leaf.
         let mut needed = 0;
+        let mut digests = Vec::new();
         for list in &snapshot.tree {
-            self.add(store, *list, false);
-            let leaves = store.read(&mut reader, *list, false)?;
-            for leaf in leaves.chunks(32) {
+            self.add(store, *list, false)?;
+            digests.extend_from_slice(&store.read(&mut reader, *list, false)?);
+            // A digest may begin in one part of the list and end in the next.
+            let next = digests.split_off(digests.len() - digests.len() % 32);
+            let leaves = std::mem::replace(&mut digests, next);
+            for leaf in leaves.as_chunks().0 {
                 progress.check()?;
-                let leaf = Digest(leaf.try_into().map_err(|_| broken())?);
+                let leaf = Digest(*leaf);
                 let key = (rest.len() <= REST_MAX).then(|| {
                     let digest = Digest::of_bytes(&[&leaf.0[..], &rest].concat());
                     *digest.0.first_chunk().expect("a digest is longer")
@@ -126,12 +176,12 @@ impl Marks {
                     rest = after.to_vec();
                     continue;
                 }
-                self.add(store, leaf, false);
+                self.add(store, leaf, false)?;
                 rest.extend_from_slice(&store.read(&mut reader, leaf, false)?);
                 if rest.len() < needed {
                     continue;
                 }
-                rest = self.add_records(store, &rest);
+                rest = self.add_records(store, &rest)?;
                 needed = if rest.len() > REST_MAX {
                     2 * rest.len()
                 } else {
@@ -142,21 +192,21 @@ impl Marks {
                 }
             }
         }
-        match self.add_records(store, &rest).is_empty() {
+        match digests.is_empty() && self.add_records(store, &rest)?.is_empty() {
             true => Ok(()),
             false => Err(broken()),
         }
     }
 
     /// Marks what records name. Returns the rest, which is a part of a record.
-    fn add_records(&mut self, store: &Store, mut bytes: &[u8]) -> Vec<u8> {
+    fn add_records(&mut self, store: &Store, mut bytes: &[u8]) -> Result<Vec<u8>> {
         let mut next = bytes;
         while let Some(record) = Record::decode(&mut next) {
             bytes = next;
             for (range, alone) in are_alone(&record.ranges) {
-                self.add(store, range.digest, alone);
+                self.add(store, range.digest, alone)?;
             }
         }
-        bytes.to_vec()
+        Ok(bytes.to_vec())
     }
 }

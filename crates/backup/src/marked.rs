@@ -6,12 +6,12 @@
 //! ```
 
 use crate::digest::Digest;
-use crate::index::{Index, Slot};
+use crate::index::Slot;
 use crate::live::SegmentMarks;
 use crate::pack::{is_sealed, seal};
 use crate::segment::DIRECTORY_MAX;
 use crate::store::Store;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::SystemTime;
 use tuff_mkfs::{Error, Place, Result};
 
@@ -31,8 +31,8 @@ pub(crate) struct Marked {
     pub(crate) last: u32,
     /// Time of the bucket.
     pub(crate) time: Option<SystemTime>,
-    /// Ranges of later segments.
-    pub(crate) newer: Index,
+    /// Ranges of later segments, and whether they have clusters of their own.
+    pub(crate) newer: HashSet<(Digest, bool)>,
 }
 
 impl Marked {
@@ -135,7 +135,9 @@ impl Store {
         for (number, segment) in segments {
             let directory = self.directory(segment)?;
             if *number > marked.last {
-                newer.add(&directory);
+                let ranges = directory.ranges.iter().map(|range| (range.digest, true));
+                let members = directory.members.iter();
+                newer.extend(ranges.chain(members.map(|member| (member.digest, false))));
             } else if let Some((digest, _)) = marked.segments.get(number)
                 && *digest != directory.digest(&self.id)
             {
@@ -145,20 +147,22 @@ impl Store {
         Ok(Some(marked))
     }
 
-    /// True if the store has a range that a new snapshot may name; see [`Index::has`].
-    pub(crate) fn has(&self, digest: Digest, alone: bool) -> bool {
-        let Some(found) = self.index.find(digest, alone) else {
-            return false;
+    /// True if the store has a range that a new snapshot may name; see [`slot`](Self::slot).
+    pub(crate) fn has(&self, digest: Digest, alone: bool) -> Result<bool> {
+        let Some(found) = self.slot(digest, alone)? else {
+            return Ok(false);
         };
         let Some(marked) = &self.marked else {
-            return true;
+            return Ok(true);
         };
         if !marked.has(found) {
-            return true;
+            return Ok(true);
         }
         // The other kind of copy, or one that was stored since.
-        let alone_found = self.index.find(digest, true);
-        alone_found.is_some_and(|found| !marked.has(found)) || marked.newer.has(digest, alone)
+        let other = self.slot(digest, true)?.filter(|found| !marked.has(*found));
+        Ok(other.is_some()
+            || marked.newer.contains(&(digest, true))
+            || (!alone && marked.newer.contains(&(digest, false))))
     }
 }
 

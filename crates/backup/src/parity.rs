@@ -11,7 +11,7 @@ use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::files::step;
 use crate::pack::{Pack, field, is_sealed, put_fields, seal};
-use crate::segment::{DIRECTORY_MAX, SegmentHeader, is_segment};
+use crate::segment::{self, DIRECTORY_MAX, SegmentHeader, is_segment};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -242,24 +242,23 @@ pub(crate) fn write(
     store: &[u8; 16],
     pack: &Pack,
     header: &SegmentHeader,
-    directory: &[u8],
+    directory: Vec<u8>,
     gaps: Vec<Range<u32>>,
     threads: usize,
 ) -> io::Result<()> {
-    let (_, end) = directory.split_at(directory.len() - 32);
     let mut front = TreeFront {
         number: header.number,
         pack: header.pack,
         start: header.start,
         blocks: header.blocks,
         directory_len: directory.len() as u64,
-        directory: Digest(end.try_into().expect("32 bytes")),
+        directory: segment::digest(&directory),
         roots: 0,
         root: Root::default(),
     };
     front.roots = roots(front.covered_len() / BLOCK as u64);
     let place = (header.start, header.blocks);
-    let covered = Covered::new(pack, place, directory.to_vec(), front.directory_len, gaps);
+    let covered = Covered::new(pack, place, directory, front.directory_len, gaps);
     pack.file()?;
     step()?;
     let output = Output::create(&Target::Path(path.to_owned()))?;

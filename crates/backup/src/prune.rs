@@ -15,9 +15,9 @@ use crate::live::Marks;
 use crate::pin::Pin;
 use crate::read::RangeReader;
 use crate::run::{GROUP_LEN, append};
-use crate::segment::{Directory, NewRange};
+use crate::segment::{Directory, NewRange, RangeEntry, SegmentHeader};
 use crate::store::Store;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 use tuff_mkfs::{Error, Place, Progress, Result};
@@ -48,12 +48,11 @@ pub struct Pruned {
     pub warnings: Vec<String>,
 }
 
-/// Group of which less than half is in use, and its members in use.
-struct SparseGroup {
-    segment: u32,
-    group: Digest,
-    members: Vec<Digest>,
-}
+/// Group of which less than half is in use: its segment and its digest.
+type SparseGroup = (u32, Digest);
+
+/// Directory of a segment as it is, and as it is to be.
+type Renewal = (Directory, Directory);
 
 impl Store {
     /// Frees what no snapshot and no pin names. The store must be open for writing.
@@ -63,6 +62,8 @@ impl Store {
     /// Nothing that a snapshot names is lost, wherever it ends.
     pub fn prune(&mut self, threads: usize, progress: &Progress) -> Result<Pruned> {
         let mut pruned = Pruned::default();
+        // Directories that are damaged without other times are read with the parity.
+        self.load_all()?;
         self.remove_leftovers(&mut pruned)?;
         let (marks, pinned) = self.marks(&mut pruned, progress)?;
         if self.objects.is_some() {
@@ -70,44 +71,54 @@ impl Store {
             return Ok(pruned);
         }
         let mut sparse = Vec::new();
-        let mut renewals = BTreeMap::new();
+        let (mut unused, mut renewals) = (Vec::new(), Vec::new());
         for (number, segment) in &self.segments {
             progress.check()?;
-            let directory = self.directory(segment)?;
             let live = marks.segment(*number);
-            let mut uses = vec![false; directory.ranges.len()];
-            for (i, used) in (0..).zip(&mut uses) {
-                *used = live.has_range(i);
-            }
-            for (i, member) in (0..).zip(&directory.members) {
-                uses[member.group as usize] |= live.has_member(i);
-            }
-            let kept = directory.keep(&|i| uses[i as usize], &|i| live.has_member(i));
+            let directory = self.directory(segment)?;
+            let kept = live.kept(&directory);
             let pinned = pinned.segment(*number);
             let is_pinned = (0..)
                 .zip(&directory.members)
                 .any(|(i, _)| pinned.has_member(i));
             if !is_pinned {
-                sparse.extend(sparse_groups(&directory, &kept));
+                let groups = sparse_groups(&kept).into_iter();
+                sparse.extend(groups.map(|group| (*number, group)));
             }
             let dead = blocks(&kept.gaps()) - blocks(&directory.gaps());
             let has_tree = self.tree(&directory)?.is_some();
             let is_open = |gap: Range<u32>| self.packs[usize::from(kept.pack)].has_data(gap);
             // A run that ended early has left them.
             let is_left = directory.gaps().into_iter().any(is_open);
-            if kept.ranges.is_empty() || dead > directory.blocks / SHARE || !has_tree || is_left {
-                renewals.insert(*number, kept);
+            if kept.ranges.is_empty() {
+                unused.push(*number);
+            } else if dead > directory.blocks / SHARE || !has_tree || is_left {
+                renewals.push(*number);
             }
         }
-        self.renew_all(renewals, threads, &mut pruned, progress)?;
+        let renewed: HashSet<u32> = renewals.iter().copied().collect();
+        self.renew_all(
+            (unused, renewals),
+            &|old| marks.segment(old.number).kept(old),
+            threads,
+            &mut pruned,
+            progress,
+        )?;
         self.load()?;
-        if let Err(e) = self.move_members(&sparse, threads, &mut pruned, progress) {
+        let is_live = |segment: u32, member: u32| {
+            renewed.contains(&segment) || marks.segment(segment).has_member(member)
+        };
+        if let Err(e) = self.move_members(&sparse, &is_live, threads, &mut pruned, progress) {
             progress.check()?;
             let why = format!("parts of groups were not moved: {e}");
             pruned.warnings.push(why);
         }
         self.load()?;
         self.packs.iter().try_for_each(|pack| pack.cut())?;
+        if let Err(e) = self.save_index() {
+            let why = format!("the next run will read every directory of the store: {e}");
+            pruned.warnings.push(why);
+        }
         Ok(pruned)
     }
 
@@ -199,30 +210,40 @@ impl Store {
         Ok((marks, pinned))
     }
 
-    /// Renews segments. Those for which there is no room wait until others are done.
+    /// Removes segments without any use, which free most and need no room, and renews others. `kept` returns what a directory is
+    /// to have. Those for which there is no room wait until others are done.
     fn renew_all(
         &mut self,
-        mut renewals: BTreeMap<u32, Directory>,
+        (unused, mut rest): (Vec<u32>, Vec<u32>),
+        kept: &dyn Fn(&Directory) -> Directory,
         threads: usize,
         pruned: &mut Pruned,
         progress: &Progress,
     ) -> Result<()> {
-        // Segments without any use free most, and need no room.
-        let (gone, mut rest): (Vec<_>, Vec<_>) = std::mem::take(&mut renewals)
-            .into_values()
-            .partition(|directory| directory.ranges.is_empty());
-        for directory in gone {
+        for number in unused {
             progress.check()?;
-            self.remove_segment(&directory, pruned)?;
+            if let Some(segment) = self.segments.get(&number) {
+                let header = segment.header;
+                self.remove_segment(&header, pruned)?;
+            }
         }
         loop {
             let before = rest.len();
             let (mut waiting, mut failed) = (Vec::new(), None);
-            for directory in rest {
+            for number in rest {
                 progress.check()?;
-                match self.renew(&directory, threads, pruned) {
+                let Some(segment) = self.segments.get(&number) else {
+                    continue;
+                };
+                let old = self.directory(segment)?;
+                // A first attempt may have replaced it before it failed.
+                let new = match old.header() == segment.header {
+                    true => kept(&old),
+                    false => old.clone(),
+                };
+                match self.renew(&(old, new), threads, pruned) {
                     Err(e) if is_full(&e) => {
-                        waiting.push(directory);
+                        waiting.push(number);
                         failed = Some(e);
                     }
                     renewed => renewed?,
@@ -236,7 +257,7 @@ impl Store {
         }
     }
 
-    fn remove_segment(&mut self, directory: &Directory, pruned: &mut Pruned) -> Result<()> {
+    fn remove_segment(&mut self, directory: &SegmentHeader, pruned: &mut Pruned) -> Result<()> {
         files::remove(&self.tree_path(directory.number))?;
         files::remove(&self.directory_path(directory.number))?;
         pruned.removed_segments += 1;
@@ -269,12 +290,14 @@ impl Store {
     }
 
     /// Replaces the directory of a segment by a smaller one, and frees the rest.
-    fn renew(&mut self, directory: &Directory, threads: usize, pruned: &mut Pruned) -> Result<()> {
+    fn renew(
+        &mut self,
+        (old, directory): &Renewal,
+        threads: usize,
+        pruned: &mut Pruned,
+    ) -> Result<()> {
         // Damage cannot be told from content once the tree is of the new directory.
-        if let Some(segment) = self.segments.get(&directory.number).cloned() {
-            let old = self.directory(&segment)?;
-            self.repair_segment(&old, threads)?;
-        }
+        self.repair_segment(old, threads)?;
         let tree = self.tree_path(directory.number);
         let mut has_tree = false;
         match self.write_tree(directory, threads) {
@@ -308,6 +331,7 @@ impl Store {
     fn move_members(
         &mut self,
         sparse: &[SparseGroup],
+        is_live: &dyn Fn(u32, u32) -> bool,
         threads: usize,
         pruned: &mut Pruned,
         progress: &Progress,
@@ -319,19 +343,29 @@ impl Store {
         let mut members: Vec<(Digest, u32, u32)> = Vec::new();
         let mut moved = HashSet::new();
         let groups = sparse.iter().filter_map(|group| {
-            let found = self.find(group.group, true).ok()?;
+            let found = self.find(group.1, true).ok()?;
             let clusters = found.clusters.iter().map(|c| u64::from(c.blocks));
-            Some((group, clusters.sum::<u64>() * BLOCK as u64))
+            Some((*group, clusters.sum::<u64>() * BLOCK as u64))
         });
-        let groups: Vec<(&SparseGroup, u64)> = groups.collect();
+        let groups: Vec<(SparseGroup, u64)> = groups.collect();
         if groups.iter().map(|(_, len)| len / 2).sum::<u64>() < MOVED_MIN {
             return Ok(());
         }
-        for (group, _) in groups {
+        // Groups of a segment follow each other.
+        let mut open: Option<Directory> = None;
+        for ((number, group), _) in groups {
             progress.check()?;
+            if open.as_ref().is_none_or(|open| open.number != number) {
+                let found = self.segments.get(&number);
+                open = found.and_then(|segment| self.directory(segment).ok());
+            }
+            let Some(directory) = &open else {
+                continue;
+            };
+            let of_group = members_of(directory, group, &|member| is_live(number, member));
             let start = (content.len(), members.len());
             let mut read_all = || {
-                for digest in &group.members {
+                for digest in &of_group {
                     let bytes = self.read(&mut reader, *digest, false)?;
                     // Fits: a group is a few MiB.
                     members.push((*digest, content.len() as u32, bytes.len() as u32));
@@ -345,7 +379,7 @@ impl Store {
                 members.truncate(start.1);
                 continue;
             }
-            moved.insert((group.segment, group.group));
+            moved.insert((number, group));
             if content.len() >= GROUP_LEN {
                 let new = group_of(&mut encoder, &mut content, &mut members)?;
                 pruned.moved_bytes += new.bytes.len() as u64;
@@ -361,20 +395,14 @@ impl Store {
             self.commit(&segment, threads)?;
         }
         // All copies are durable.
-        let mut renewals = BTreeMap::new();
-        for number in moved
-            .iter()
-            .map(|(segment, _)| *segment)
-            .collect::<HashSet<u32>>()
-        {
-            let Some(segment) = self.segments.get(&number) else {
-                continue;
-            };
-            let old = self.directory(segment)?;
-            let keeps = |i: u32| !moved.contains(&(number, old.ranges[i as usize].digest));
-            renewals.insert(number, old.keep(&keeps, &|_| true));
-        }
-        self.renew_all(renewals, threads, pruned, progress)
+        let mut renewals: Vec<u32> = moved.iter().map(|(segment, _)| *segment).collect();
+        renewals.sort_unstable();
+        renewals.dedup();
+        let kept = |old: &Directory| {
+            let keeps = |i: u32| !moved.contains(&(old.number, old.ranges[i as usize].digest));
+            old.keep(&keeps, &|_| true)
+        };
+        self.renew_all((Vec::new(), renewals), &kept, threads, pruned, progress)
     }
 }
 
@@ -395,29 +423,30 @@ pub(crate) fn group_of(
     })
 }
 
-/// Groups of a directory of which less than half is kept, if others are in use.
-fn sparse_groups(directory: &Directory, kept: &Directory) -> Vec<SparseGroup> {
-    let mut groups: Vec<(u64, Vec<Digest>)> = vec![(0, Vec::new()); kept.ranges.len()];
+/// Groups of a directory that have less than half of their members, but some.
+fn sparse_groups(kept: &Directory) -> Vec<Digest> {
+    let mut lens = vec![0; kept.ranges.len()];
     for member in &kept.members {
-        let (len, members) = &mut groups[member.group as usize];
-        *len += u64::from(member.len);
-        members.push(member.digest);
+        lens[member.group as usize] += u64::from(member.len);
     }
-    let sparse = kept
-        .ranges
-        .iter()
-        .zip(groups)
-        .filter_map(|(range, (len, members))| {
-            let clusters = kept.clusters_of(range)?.iter();
-            let all: u64 = clusters.map(|cluster| u64::from(cluster.content)).sum();
-            let is_sparse = !members.is_empty() && 2 * len < all;
-            is_sparse.then_some(SparseGroup {
-                segment: directory.number,
-                group: range.digest,
-                members,
-            })
-        });
+    let has_members = |group: usize| lens[group] > 0;
+    let sparse = (kept.ranges.iter().enumerate()).filter_map(|(i, range)| {
+        let clusters = kept.clusters_of(range)?.iter();
+        let all: u64 = clusters.map(|cluster| u64::from(cluster.content)).sum();
+        (has_members(i) && 2 * lens[i] < all).then_some(range.digest)
+    });
     sparse.collect()
+}
+
+/// Members of a group that are in use.
+fn members_of(directory: &Directory, group: Digest, is_live: &dyn Fn(u32) -> bool) -> Vec<Digest> {
+    let position = |range: &RangeEntry| range.digest == group;
+    let Some(group) = directory.ranges.iter().position(position) else {
+        return Vec::new();
+    };
+    let members = (0..).zip(&directory.members);
+    let members = members.filter(|(i, member)| member.group as usize == group && is_live(*i));
+    members.map(|(_, member)| member.digest).collect()
 }
 
 /// Number of blocks in gaps.

@@ -237,14 +237,13 @@ impl PathOf {
     }
 }
 
-/// Order of two paths in a tree: names are compared one by one.
+/// Order of two paths in a tree: a slash sorts before all bytes of names.
 pub(crate) fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    let names = |path: &[u8]| {
-        path.split(|byte| *byte == b'/')
-            .map(<[u8]>::to_vec)
-            .collect::<Vec<_>>()
+    let key = |byte: &u8| match byte {
+        b'/' => 0,
+        byte => *byte,
     };
-    names(a).cmp(&names(b))
+    a.iter().map(key).cmp(b.iter().map(key))
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ impl Store {
     /// `Io` of the host. Damage is in the result.
     pub fn repair(&mut self, threads: usize, progress: &Progress) -> Result<Repaired> {
         let mut repaired = Repaired::default();
+        // Directories may be damaged without other times.
+        self.load_all()?;
         self.repair_packs(&mut repaired)?;
         self.repair_directories(&mut repaired)?;
         self.load()?;
@@ -75,6 +77,8 @@ impl Store {
             progress.add_bytes(u64::from(directory.blocks) * BLOCK as u64);
         }
         self.load()?;
+        // Without it, the next run reads every directory.
+        let _ = self.save_index();
         Ok(repaired)
     }
 
@@ -279,20 +283,20 @@ impl Store {
         for segment in self.segments.values() {
             let directory = self.directory(segment)?;
             if let Some(shift) = self.shift_of(&directory)? {
-                shifts.push((directory, shift));
+                shifts.push((directory.number, shift));
             }
         }
         // Blocks that move to higher places do so from the end.
         let (mut down, up): (Vec<_>, Vec<_>) =
             shifts.into_iter().partition(|(_, shift)| *shift < 0);
         down.reverse();
-        for (directory, shift) in down.into_iter().chain(up) {
+        for (number, shift) in down.into_iter().chain(up) {
             progress.check()?;
+            let directory = self.directory(&self.segments[&number])?;
             let moved = self.realign_segment(&directory, shift)?;
             repaired.shifted_blocks += moved;
             repaired.findings.push(format!(
-                "segment {}: blocks that were {} bytes from their places, and were moved back: {moved}",
-                directory.number,
+                "segment {number}: blocks that were {} bytes from their places, and were moved back: {moved}",
                 shift.abs(),
             ));
         }

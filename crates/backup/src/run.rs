@@ -6,14 +6,17 @@ use crate::cut::{self, DATA};
 use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
+use crate::index::{Key, key};
 use crate::pack::{PACK_MAX, Pack};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
-use crate::seen::{self, FileState, Seen};
+use crate::seen::{self, FileState, SeenReader, SeenWriter};
 use crate::segment::{DIRECTORY_FULL, Directory, NewRange, SEGMENT_MAX};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
-use crate::tree::{TreeReader, TreeWriter};
+use crate::tree::{TreeCursor, TreeWriter};
 use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -29,6 +32,8 @@ use tuff_mkfs::{
 
 /// Length from which a group is complete. Unit: bytes.
 pub(crate) const GROUP_LEN: usize = 1 << 20;
+/// Most files that could not be read and are listed. All are counted.
+const LEFT_OUT_MAX: usize = 10_000;
 /// Attempts to find a number for the snapshot that no other run has taken.
 const NUMBERS_TRIED: u32 = 100;
 
@@ -67,8 +72,10 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes by which the packs grew.
     pub stored_bytes: u64,
-    /// Files that could not be read, with the reason of each.
+    /// Files that could not be read, with the reason of each; at most 10,000.
     pub left_out: Vec<String>,
+    /// Number of all files that could not be read.
+    pub left_out_count: u64,
     /// Warnings about entries, and about the snapshot as a whole.
     pub warnings: Vec<String>,
     /// The snapshot has less than half of the files of the newest one of its series that is not in doubt.
@@ -156,7 +163,7 @@ impl Store {
         let mut series = series.filter(|snapshot| snapshot.series == request.series);
         let parent = series.clone().next().cloned();
         let sound = series.find(|snapshot| !doubts.contains_key(&snapshot.number));
-        let left_out = LeftOut::default();
+        let left_out = LeftOut::with_max(LEFT_OUT_MAX);
         let mut options = request.options.clone();
         options.sources.keep_going = Some(left_out.clone());
         let before = self.stored_bytes();
@@ -168,14 +175,8 @@ impl Store {
             parent: parent.as_ref().map(|parent| parent.number),
             ..Report::default()
         };
-        let old = ParentFiles::read(self, parent.as_ref(), request.reads_all);
-        // Damage of a snapshot must not prevent the next one.
-        let mut old = old.unwrap_or_else(|e| {
-            report.warnings.push(format!(
-                "every file is read, because of the snapshot before: {e}"
-            ));
-            ParentFiles::default()
-        });
+        let mut old = ParentFiles::open(self, parent.as_ref().filter(|_| !request.reads_all));
+        let seen = SeenWriter::create((!request.is_dry).then_some(&*self));
         let (tree, seen) = std::thread::scope(|scope| {
             let compression = self.compression;
             let encoders = Encoders::start(scope, threads, compression)?;
@@ -189,7 +190,7 @@ impl Store {
                 pending: HashSet::new(),
                 groups: Default::default(),
                 tree: TreeWriter::default(),
-                seen: Seen::default(),
+                seen,
                 report: &mut report,
                 left_out: &left_out,
                 progress,
@@ -207,6 +208,7 @@ impl Store {
             run.finish()
         })?;
         report.left_out = left_out.lines();
+        report.left_out_count = left_out.count() as u64;
         report.lost_most = sound.is_some_and(|sound| report.files < sound.files / 2);
         if request.is_dry {
             return Ok(report);
@@ -221,14 +223,18 @@ impl Store {
             entries: report.entries,
             files: report.files,
             bytes: report.bytes,
-            left_out: report.left_out.len() as u64,
+            left_out: report.left_out_count,
             lost_most: report.lost_most,
             tree,
         };
         self.is_in_time()?;
         self.write_snapshot(&mut snapshot)?;
-        if let Err(e) = seen.write(self, snapshot.number, snapshot.parent) {
+        if let Err(e) = seen.finish(self, snapshot.number, snapshot.parent) {
             let why = format!("the next run will read every file: {e}");
+            report.warnings.push(why);
+        }
+        if let Err(e) = self.save_index() {
+            let why = format!("the next run will read every directory of the store: {e}");
             report.warnings.push(why);
         }
         report.number = Some(snapshot.number);
@@ -263,43 +269,81 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
     }
 }
 
-/// State of a file on the host, and its ranges.
-type KnownFile = (FileState, Box<[RangeRef]>);
+/// File of the parent: its path, its state on the host, and its ranges.
+type KnownFile = (Vec<u8>, FileState, Vec<RangeRef>);
 
-/// Files of the parent: where the content of each is, and what the file was like on the host.
-#[derive(Default)]
+/// Files of the parent in the order of its tree, which is the order of a run.
 struct ParentFiles {
-    files: HashMap<Box<[u8]>, KnownFile>,
+    /// `None` without a parent, and behind its last file.
+    lists: Option<(TreeCursor, SeenReader)>,
+    /// File that comes next.
+    next: Option<KnownFile>,
 }
 
 impl ParentFiles {
-    fn read(store: &Store, parent: Option<&Snapshot>, reads_all: bool) -> Result<Self> {
-        let mut files = HashMap::new();
-        let Some(parent) = parent.filter(|_| !reads_all) else {
-            return Ok(Self::default());
-        };
-        let mut seen = Seen::read(store, parent.number);
-        let mut tree = TreeReader::new(store, parent);
-        while let Some((path, record)) = tree.next()? {
-            if matches!(record.kind, Kind::File { .. }) {
-                let state = seen.next();
-                // A range may be lost, or repaired by reading the file again.
-                let is_known = |(range, alone): (RangeRef, bool)| store.has(range.digest, alone);
-                let is_whole = are_alone(&record.ranges).all(is_known);
-                if state.is_some() && is_whole {
-                    files.insert(path.into(), (state, record.ranges.into()));
-                }
-            }
-        }
-        Ok(Self { files })
+    fn open(store: &Store, parent: Option<&Snapshot>) -> Self {
+        let lists = parent.and_then(|parent| {
+            let seen = SeenReader::open(store, parent.number)?;
+            Some((TreeCursor::new(parent), seen))
+        });
+        Self { lists, next: None }
     }
 
-    /// Ranges of a file that is as it was.
-    fn take(&mut self, path: &[u8], state: FileState) -> Option<Box<[RangeRef]>> {
-        let (old, ranges) = self.files.remove(path)?;
-        (state.is_some() && old == state).then_some(ranges)
+    /// Moves on to the next file.
+    fn fill(&mut self, store: &Store) -> Result<()> {
+        let Some((mut tree, mut seen)) = self.lists.take() else {
+            return Ok(());
+        };
+        while let Some((path, record)) = tree.next(store)? {
+            if matches!(record.kind, Kind::File { .. }) {
+                self.next = Some((path, seen.next(), record.ranges));
+                self.lists = Some((tree, seen));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranges of a file that is as it was. `None` for one that comes before the file of an earlier call.
+    ///
+    /// # Errors
+    /// Errors of the parent's tree, after which nothing more is found.
+    fn take(
+        &mut self,
+        store: &Store,
+        path: &[u8],
+        state: FileState,
+    ) -> Result<Option<Vec<RangeRef>>> {
+        loop {
+            if self.next.is_none() {
+                self.fill(store)?;
+            }
+            let Some((next, ..)) = &self.next else {
+                return Ok(None);
+            };
+            match order(next, path) {
+                Ordering::Less => self.next = None,
+                Ordering::Equal => break,
+                Ordering::Greater => return Ok(None),
+            }
+        }
+        let known = self.next.take();
+        let known = known.filter(|(_, old, _)| state.is_some() && *old == state);
+        // A range may be lost, or repaired by reading the file again.
+        let Some((_, _, ranges)) = known else {
+            return Ok(None);
+        };
+        for (range, alone) in are_alone(&ranges) {
+            if !store.has(range.digest, alone)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ranges))
     }
 }
+
+/// First names of files that have others, and how many of these are to come, by inode.
+type Links = HashMap<u32, (Vec<u8>, u32)>;
 
 /// Group that is being filled.
 #[derive(Default)]
@@ -328,12 +372,12 @@ struct Run<'a> {
     segment: Option<Directory>,
     threads: usize,
     is_dry: bool,
-    /// Ranges of this run: with clusters of their own, and as members of groups.
-    pending: HashSet<(Digest, bool)>,
+    /// Ranges of this run that the index does not have yet: with clusters of their own, and as members of groups.
+    pending: HashSet<(Key, bool)>,
     /// Groups of files and of leaves.
     groups: [Group; 2],
     tree: TreeWriter,
-    seen: Seen,
+    seen: SeenWriter,
     report: &'a mut Report,
     left_out: &'a LeftOut,
     progress: &'a Progress,
@@ -397,7 +441,7 @@ impl Run<'_> {
             .as_os_str()
             .as_bytes();
         let prefix_depth = source.components().count() - 1;
-        let mut links: HashMap<u32, Vec<u8>> = HashMap::new();
+        let mut links = Links::new();
         let own = fs::canonicalize(&self.store.path);
         let own = own.unwrap_or_else(|_| self.store.path.clone());
         let own = own.strip_prefix("/").unwrap_or(&own).as_os_str().as_bytes();
@@ -425,7 +469,7 @@ impl Run<'_> {
         entry: &ScannedEntry<'_>,
         (path, prefix_depth): (Vec<u8>, usize),
         now: SystemTime,
-        links: &mut HashMap<u32, Vec<u8>>,
+        links: &mut Links,
         old: &mut ParentFiles,
     ) -> Result<()> {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -443,12 +487,17 @@ impl Run<'_> {
         self.report.entries += 1;
         self.progress.add_entry();
         if entry.nlink > 1 && !matches!(entry.kind, Kind::Dir) {
-            if let Some(first) = links.get(&entry.inode) {
+            if let Entry::Occupied(mut link) = links.entry(entry.inode) {
+                let (first, names) = link.get_mut();
+                *names -= 1;
                 record.kind = Kind::Hardlink(first.clone());
+                if *names == 0 {
+                    link.remove();
+                }
                 record.xattrs.clear();
                 return self.record(&record);
             }
-            links.insert(entry.inode, path.clone());
+            links.insert(entry.inode, (path.clone(), entry.nlink - 1));
         }
         if let Kind::File { size } = entry.kind {
             let host = PathBuf::from("/").join(OsStr::from_bytes(&path));
@@ -459,9 +508,18 @@ impl Run<'_> {
             });
             let state = metadata.and_then(|metadata| seen::state(&metadata, now));
             let state = self.archive.as_ref().map_or(state, |archive| archive.state);
-            let state = match old.take(&path, state) {
+            let known = old.take(self.store, &path, state);
+            // Damage of a snapshot must not prevent the next one.
+            let known = known.unwrap_or_else(|e| {
+                self.report.warnings.push(format!(
+                    "every file is read from {} on, because of the snapshot before: {e}",
+                    host.display()
+                ));
+                None
+            });
+            let state = match known {
                 Some(ranges) => {
-                    record.ranges = ranges.into_vec();
+                    record.ranges = ranges;
                     self.progress.add_bytes(size);
                     state
                 }
@@ -653,7 +711,7 @@ impl Run<'_> {
     /// Stores a range with clusters of its own.
     fn range(&mut self, content: Vec<u8>, probe: Option<usize>) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if !self.store.has(digest, true) && self.pending.insert((digest, true)) {
+        if !self.store.has(digest, true)? && self.pending.insert((key(digest), true)) {
             self.encode(Job {
                 digest,
                 content,
@@ -668,7 +726,7 @@ impl Run<'_> {
     /// Stores a range as a part of a group.
     fn member(&mut self, content: Vec<u8>, kind: usize) -> Result<Digest> {
         let digest = Digest::of_bytes(&content);
-        if self.store.has(digest, false) || !self.pending.insert((digest, false)) {
+        if self.store.has(digest, false)? || !self.pending.insert((key(digest), false)) {
             return Ok(digest);
         }
         let group = &mut self.groups[kind];
@@ -709,14 +767,23 @@ impl Run<'_> {
             threads,
             is_dry,
             added,
+            pending,
             ..
         } = self;
         encoders.add(job, &mut |new| {
             *added += new.bytes.len() as u64;
-            match is_dry {
-                true => Ok(()),
-                false => append(store, segment, *threads, &new),
+            if *is_dry {
+                return Ok(());
             }
+            if let Some(committed) = append(store, segment, *threads, &new)? {
+                for range in &committed.ranges {
+                    pending.remove(&(key(range.digest), true));
+                }
+                for member in &committed.members {
+                    pending.remove(&(key(member.digest), false));
+                }
+            }
+            Ok(())
         })
     }
 
@@ -729,7 +796,7 @@ impl Run<'_> {
     }
 
     /// Stores all that waits. Returns the tree, and the states of its files.
-    fn finish(mut self) -> Result<(Vec<Digest>, Seen)> {
+    fn finish(mut self) -> Result<(Vec<Digest>, SeenWriter)> {
         let tree = std::mem::take(&mut self.tree);
         let tree = tree.finish(&mut |leaf| self.member(leaf, LEAVES))?;
         self.end_group(FILES)?;
@@ -748,7 +815,7 @@ impl Run<'_> {
             added += new.bytes.len() as u64;
             match is_dry {
                 true => Ok(()),
-                false => append(store, &mut segment, threads, &new),
+                false => append(store, &mut segment, threads, &new).map(|_| ()),
             }
         })?;
         if let Some(segment) = segment {
@@ -760,20 +827,21 @@ impl Run<'_> {
     }
 }
 
-/// Appends a range to the open segment. One that is full is committed.
+/// Appends a range to the open segment. One that is full is committed before, and returned.
 pub(crate) fn append(
     store: &mut Store,
     segment: &mut Option<Directory>,
     threads: usize,
     new: &NewRange,
-) -> Result<()> {
+) -> Result<Option<Directory>> {
     let len = new.bytes.len() as u64;
     let is_full = |segment: &mut Directory| {
         u64::from(segment.blocks) * BLOCK as u64 + len > SEGMENT_MAX
             || segment.header().len() > DIRECTORY_FULL
     };
-    if let Some(full) = segment.take_if(is_full) {
-        store.commit(&full, threads)?;
+    let full = segment.take_if(is_full);
+    if let Some(full) = &full {
+        store.commit(full, threads)?;
     }
     let open = match segment {
         Some(open) => open,
@@ -795,7 +863,7 @@ pub(crate) fn append(
     let pack = &store.packs[usize::from(open.pack)];
     pack.write(&new.bytes, open.start + open.blocks)?;
     open.add(new);
-    Ok(())
+    Ok(full)
 }
 
 fn meta(metadata: &Metadata) -> Meta {

@@ -2,14 +2,13 @@
 //!
 //! The list is a hint of this host. Without it, or if it is damaged, the next run reads every file.
 
-use crate::digest::Digest;
-use crate::files;
+use crate::files::{self, NewFile};
 use crate::store::Store;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Take, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tuff_mkfs::Result;
 
 const MAGIC: [u8; 8] = *b"TUFFSEEN";
 
@@ -25,6 +24,8 @@ const SEEN_MAX: u64 = 2 << 30;
 
 /// Number of bytes of a state.
 const LEN: usize = 48;
+/// Length of the buffers of lists. Unit: bytes.
+const BUFFER: usize = 64 << 10;
 
 /// Returns the state of a file, if its times tell later changes. `now`: a time before the file was read.
 pub(crate) fn state(metadata: &Metadata, now: SystemTime) -> FileState {
@@ -47,37 +48,36 @@ pub(crate) fn identity(metadata: &Metadata) -> FileState {
     ])
 }
 
-/// States of the files of a snapshot, in the order of its tree.
-#[derive(Default)]
-pub(crate) struct Seen {
-    bytes: Vec<u8>,
-    /// Bytes that were taken.
-    at: usize,
+/// Reads the list of a snapshot, whose states are in the order of its tree.
+pub(crate) struct SeenReader {
+    reader: Take<BufReader<File>>,
 }
 
-impl Seen {
-    /// Reads the list of a snapshot. Empty if there is none.
-    pub(crate) fn read(store: &Store, number: u32) -> Self {
-        let bytes = files::read(&path(store, number), SEEN_MAX).unwrap_or_default();
-        let whole = bytes.len() >= MAGIC.len() + 32
-            && bytes.starts_with(&MAGIC)
-            && (bytes.len() - MAGIC.len() - 32).is_multiple_of(LEN)
-            && Digest::of_bytes(&bytes[..bytes.len() - 32]).0 == bytes[bytes.len() - 32..];
-        if !whole {
-            return Self::default();
-        }
-        let mut bytes = bytes;
-        bytes.truncate(bytes.len() - 32);
-        Self {
-            bytes,
-            at: MAGIC.len(),
-        }
+impl SeenReader {
+    /// Opens the list of a snapshot. `None` if there is none, or if it is damaged.
+    pub(crate) fn open(store: &Store, number: u32) -> Option<Self> {
+        let mut reader = BufReader::with_capacity(BUFFER, File::open(path(store, number)).ok()?);
+        let len = reader.get_ref().metadata().ok()?.len();
+        let content = len.checked_sub(32).filter(|_| len <= SEEN_MAX)?;
+        let states = content.checked_sub(MAGIC.len() as u64)?;
+        let mut hasher = blake3::Hasher::new();
+        io::copy(&mut reader.by_ref().take(content), &mut hasher).ok()?;
+        let (mut digest, mut magic) = ([0; 32], [0; MAGIC.len()]);
+        reader.read_exact(&mut digest).ok()?;
+        reader.rewind().ok()?;
+        reader.read_exact(&mut magic).ok()?;
+        let is_whole = magic == MAGIC
+            && states.is_multiple_of(LEN as u64)
+            && digest == *hasher.finalize().as_bytes();
+        is_whole.then(|| Self {
+            reader: reader.take(states),
+        })
     }
 
     /// State of the next file.
     pub(crate) fn next(&mut self) -> FileState {
-        let bytes = self.bytes.get(self.at..self.at + LEN)?;
-        self.at += LEN;
+        let mut bytes = [0; LEN];
+        self.reader.read_exact(&mut bytes).ok()?;
         let mut state = [0; 6];
         for (field, bytes) in state.iter_mut().zip(bytes.as_chunks().0) {
             *field = u64::from_le_bytes(*bytes);
@@ -85,20 +85,66 @@ impl Seen {
         // A file that was not to be trusted.
         (state != [0; 6]).then_some(state)
     }
+}
 
-    /// Adds the state of a file to a new list.
+/// Writes the list of a new snapshot, under a temporary name until the snapshot has a number.
+pub(crate) struct SeenWriter {
+    /// The file, or why it cannot be written: a run goes on without it.
+    writer: io::Result<BufWriter<NewFile>>,
+    hasher: blake3::Hasher,
+}
+
+impl SeenWriter {
+    /// Begins a list. Without a store, it is not written.
+    pub(crate) fn create(store: Option<&Store>) -> Self {
+        let create = |store: &Store| {
+            let name = format!("seen/{}{}", std::process::id(), files::NEW);
+            let file = NewFile::create(store.path.join(name))?;
+            Ok(BufWriter::with_capacity(BUFFER, file))
+        };
+        let none = || Err(io::ErrorKind::NotFound.into());
+        let mut list = Self {
+            writer: store.map_or_else(none, create),
+            hasher: blake3::Hasher::new(),
+        };
+        list.put(&MAGIC);
+        list
+    }
+
+    /// Adds the state of the next file.
     pub(crate) fn add(&mut self, state: FileState) {
-        for field in state.unwrap_or_default() {
-            self.bytes.extend_from_slice(&field.to_le_bytes());
+        let mut bytes = [0; LEN];
+        for (place, field) in bytes.chunks_exact_mut(8).zip(state.unwrap_or_default()) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        self.put(&bytes);
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+        self.append(bytes);
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        if let Ok(writer) = &mut self.writer
+            && let Err(e) = writer.write_all(bytes)
+        {
+            self.writer = Err(e);
         }
     }
 
-    /// Writes a new list, and removes that of the parent.
-    pub(crate) fn write(&self, store: &Store, number: u32, parent: Option<u32>) -> Result<()> {
-        let mut bytes = [&MAGIC[..], &self.bytes].concat();
-        let digest = Digest::of_bytes(&bytes);
-        bytes.extend_from_slice(&digest.0);
-        files::replace(&path(store, number), &bytes)?;
+    /// Gives the list its name, and removes that of the parent.
+    pub(crate) fn finish(
+        mut self,
+        store: &Store,
+        number: u32,
+        parent: Option<u32>,
+    ) -> io::Result<()> {
+        let digest = *self.hasher.finalize().as_bytes();
+        self.append(&digest);
+        let file = self.writer?.into_inner();
+        file.map_err(io::IntoInnerError::into_error)?
+            .finish(&path(store, number))?;
         if let Some(parent) = parent {
             // A list that stays takes space and nothing else.
             let _ = fs::remove_file(path(store, parent));

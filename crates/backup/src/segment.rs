@@ -90,7 +90,7 @@ impl SegmentHeader {
     }
 
     /// Reads a header. `None` if it is damaged or of another store.
-    fn decode(bytes: &[u8], store: &[u8; 16]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8], store: &[u8; 16]) -> Option<Self> {
         let bytes = bytes.get(..HEADER_LEN)?;
         if bytes[..8] != MAGIC || bytes[8..24] != *store || !is_sealed(bytes) {
             return None;
@@ -192,6 +192,12 @@ pub(crate) fn decode_clusters(bytes: &[u8]) -> Vec<Cluster> {
         is_stored: bytes[6] & 1 != 0,
     });
     clusters.collect()
+}
+
+/// Digest at the end of a directory's bytes.
+pub(crate) fn digest(bytes: &[u8]) -> Digest {
+    let digest = bytes.last_chunk();
+    Digest(*digest.expect("a directory is longer"))
 }
 
 /// Directory of a segment.

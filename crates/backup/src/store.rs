@@ -7,6 +7,7 @@
 //! segments/00000001.dir  where each range of a segment is
 //! segments/00000001.tree its hash tree and parity
 //! snapshots/00000001.json
+//! index                  where each range is, made from the directories
 //! seen/00000001          what the files of a snapshot were like on the host, for the next run
 //! pins/                  snapshots in use, which `prune` keeps
 //! ```
@@ -16,11 +17,12 @@ use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::directories::{Directories, Found, Segment};
 use crate::files;
-use crate::index::Index;
+use crate::index::{Index, Slot};
 use crate::marked::Marked;
 use crate::pack::{HEADER_LEN, PACK_MAX, PACKS_MAX, Pack};
 use crate::parity::{self, SegmentTree};
-use crate::segment::{DIRECTORY_MAX, Directory};
+use crate::seen;
+use crate::segment::{self, DIRECTORY_MAX, Directory, SegmentHeader};
 use crate::snapshot::Snapshot;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -319,7 +321,7 @@ impl Store {
             segments: BTreeMap::new(),
             states: BTreeMap::new(),
             directories: Directories::default(),
-            index: Index::default(),
+            index: Index::new(id, path),
             last_segment: 0,
             damage: Vec::new(),
             lock,
@@ -331,12 +333,44 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens packs and reads all directories.
+    /// Opens packs, and reads the directories that the file of the index does not have.
     pub(crate) fn load(&mut self) -> Result<()> {
+        self.index = Index::open(&self.index_path(), self.id, &self.path);
+        self.load_segments()?;
+        match self.index.is_sound() {
+            true => Ok(()),
+            false => self.load_all(),
+        }
+    }
+
+    /// Opens packs and reads all directories.
+    pub(crate) fn load_all(&mut self) -> Result<()> {
+        self.index = Index::new(self.id, &self.path);
+        self.load_segments()
+    }
+
+    /// Saves the index, which is a hint for the next run.
+    pub(crate) fn save_index(&mut self) -> std::io::Result<()> {
+        let now = SystemTime::now();
+        for (number, segment) in &self.segments {
+            if segment.corrected.is_none() && self.index.lacks_state(*number) {
+                let metadata = fs::metadata(&segment.path)?;
+                let state = seen::state(&metadata, now);
+                let is_whole = metadata.len() == segment.header.len();
+                self.index.set_state(*number, state.filter(|_| is_whole));
+            }
+        }
+        self.index.save(&self.index_path())
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.path.join("index")
+    }
+
+    fn load_segments(&mut self) -> Result<()> {
         self.packs.clear();
         self.segments.clear();
         self.directories.clear();
-        self.index = Index::default();
         self.damage.clear();
         if let Some(objects) = &self.objects {
             objects.clear();
@@ -402,11 +436,25 @@ impl Store {
         Ok(())
     }
 
-    /// Reads the directory of a segment, or recovers it with the parity.
+    /// Reads the directory of a segment, or recovers it with the parity. Of one that the index has, the header is read.
     fn load_segment(&mut self, number: u32) -> Result<()> {
         let path = self.directory_path(number);
+        let metadata = fs::metadata(&path).ok();
+        let state = metadata.and_then(|metadata| seen::state(&metadata, SystemTime::now()));
+        if self.index.covers(number, state) {
+            let header = files::read(&path, segment::HEADER_LEN as u64).ok();
+            let header = header.and_then(|bytes| SegmentHeader::decode(&bytes, &self.id));
+            if let Some(header) = header.filter(|header| header.number == number) {
+                self.add_packs(u32::from(header.pack) + 1)?;
+                self.adopt(header, None);
+                if let (Some(objects), Some(digest)) = (&self.objects, self.index.digest(number)) {
+                    self.damage.extend(objects.damage(number, digest, None));
+                }
+                return Ok(());
+            }
+        }
         let mut is_absent = false;
-        let bytes = match files::read(&path, DIRECTORY_MAX + 1) {
+        let mut bytes = match files::read(&path, DIRECTORY_MAX + 1) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 is_absent = true;
@@ -427,7 +475,7 @@ impl Store {
             if let Some(front) = front.filter(|front| front.number == number) {
                 self.add_packs(u32::from(front.pack) + 1)?;
                 self.claim(front.pack, front.start + front.blocks);
-                corrected = self.recovered_directory(number, bytes.clone());
+                corrected = self.recovered_directory(number, std::mem::take(&mut bytes));
             }
             let decode = |bytes: &[u8]| Directory::decode(bytes, &self.id);
             directory = corrected.as_deref().and_then(decode);
@@ -445,28 +493,33 @@ impl Store {
         let Some(directory) = directory.filter(|directory| directory.number == number) else {
             return Ok(());
         };
+        let state = state.filter(|_| corrected.is_none());
+        let digest = segment::digest(corrected.as_deref().unwrap_or(&bytes));
+        self.index.add(&directory, digest, state);
         self.add_packs(u32::from(directory.pack) + 1)?;
-        self.adopt(&directory, corrected);
+        self.adopt(directory.header(), corrected);
         if let Some(objects) = &self.objects {
-            self.damage.extend(objects.damage(&directory, &bytes));
+            let gaps = directory.gaps();
+            let gaps: u32 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+            let blocks = Some(directory.blocks - gaps);
+            self.damage.extend(objects.damage(number, digest, blocks));
         }
         Ok(())
     }
 
-    /// Adds a segment that is complete.
-    pub(crate) fn adopt(&mut self, directory: &Directory, corrected: Option<Arc<[u8]>>) {
-        self.claim(directory.pack, directory.start + directory.blocks);
-        self.index.add(directory);
-        self.last_segment = self.last_segment.max(directory.number);
+    /// Adds a segment that is complete, and is in the index.
+    fn adopt(&mut self, header: SegmentHeader, corrected: Option<Arc<[u8]>>) {
+        self.claim(header.pack, header.start + header.blocks);
+        self.last_segment = self.last_segment.max(header.number);
         if let Some(objects) = &self.objects {
-            objects.add(directory.header(), self.directory_path(directory.number));
+            objects.add(header, self.directory_path(header.number));
         }
         let segment = Segment {
-            header: directory.header(),
-            path: self.directory_path(directory.number),
+            header,
+            path: self.directory_path(header.number),
             corrected,
         };
-        self.segments.insert(directory.number, segment);
+        self.segments.insert(header.number, segment);
     }
 
     /// Notes that addresses of a pack up to `end` are in use.
@@ -556,7 +609,8 @@ impl Store {
                 let failed = |e| Error::io(Place::file(pack.path.display()), "cannot read", e);
                 let file = pack.file().and_then(File::try_clone).map_err(failed)?;
                 let blocks = Blocks::new(directory, file);
-                objects.upload(directory, &bytes, Arc::new(blocks))?;
+                let digest = segment::digest(&bytes);
+                objects.upload(directory.number, digest, Arc::new(blocks))?;
             }
         }
         let name = format!("segments/{:08}.dir", directory.number);
@@ -568,7 +622,8 @@ impl Store {
             // It is in the bucket, from where little is read again.
             pack.punch(directory.start..directory.start + directory.blocks)?;
         }
-        self.adopt(directory, None);
+        self.index.add(directory, segment::digest(&bytes), None);
+        self.adopt(directory.header(), None);
         Ok(())
     }
 
@@ -635,7 +690,7 @@ impl Store {
             &self.id,
             &self.packs[usize::from(directory.pack)],
             &directory.header(),
-            &directory.encode(&self.id),
+            directory.encode(&self.id),
             directory.gaps(),
             threads,
         );
@@ -770,13 +825,20 @@ impl Store {
         })
     }
 
+    /// Entry of a range in a directory, and whether it is that of a member. `alone`: with clusters of its own, as a range between
+    /// others needs them.
+    pub(crate) fn slot(&self, digest: Digest, alone: bool) -> Result<Option<(Slot, bool)>> {
+        let found = self.index.find(digest, alone);
+        found.map_err(|e| Error::io(Place::file(self.index_path().display()), "cannot read", e))
+    }
+
     /// Place of a range.
     pub(crate) fn find(&self, digest: Digest, alone: bool) -> Result<Found> {
         let lost = || {
             let place = Place::file(self.path.display());
             Error::corrupt(place, format_args!("the range {digest} is in no pack"))
         };
-        let slot = self.index.find(digest, alone).ok_or_else(lost)?;
+        let slot = self.slot(digest, alone)?.ok_or_else(lost)?;
         let segment = self.segments.get(&slot.0.segment).ok_or_else(lost)?;
         let place = || Place::file(segment.path.display());
         let found = self.directories.find(segment, slot, digest);

@@ -81,13 +81,13 @@ impl Store {
                 }
                 if freed > directory.blocks / SHARE {
                     self.rewrite(&directory, &kept)?;
-                    known.insert(data_name(number, &kept.encode(&self.id)));
+                    known.insert(data_name(number, kept.digest(&self.id)));
                     pruned.renewed_segments += 1;
                     continue;
                 }
             }
-            known.insert(data_name(number, &directory.encode(&self.id)));
-            let (dead, unused) = dead(&directory, &live);
+            known.insert(data_name(number, digest));
+            let (dead, unused) = dead(&directory, live);
             if unused > 0 {
                 pruned.marked_bytes += u64::from(unused) * BLOCK as u64;
                 next.segments.insert(number, (digest, dead));
@@ -158,7 +158,7 @@ impl Store {
             file,
             parts: std::iter::once(0..len).collect(),
         };
-        objects.upload(kept, &kept.encode(&self.id), Arc::new(content))?;
+        objects.upload(kept.number, kept.digest(&self.id), Arc::new(content))?;
         self.replace_directory(kept)
     }
 

@@ -15,12 +15,14 @@ const LEAF: CutSizes = CutSizes {
     max: 64 << 10,
 };
 
-/// Parts of the list of leaves.
+/// Parts of the list of leaves. Those of tests are short.
 const LIST: CutSizes = CutSizes {
-    min: 16 << 10,
-    usual: 64 << 10,
-    max: 256 << 10,
+    min: LIST_UNIT,
+    usual: 4 * LIST_UNIT,
+    max: 16 * LIST_UNIT,
 };
+
+const LIST_UNIT: usize = if cfg!(test) { 256 } else { 16 << 10 };
 
 /// Longest record: one of a file of 8 TiB. Unit: bytes.
 const RECORD_MAX: usize = 1 << 30;
@@ -75,6 +77,34 @@ impl TreeWriter {
 /// Reads the tree of a snapshot, entry by entry.
 pub(crate) struct TreeReader<'a> {
     store: &'a Store,
+    cursor: TreeCursor,
+}
+
+impl<'a> TreeReader<'a> {
+    pub(crate) fn new(store: &'a Store, snapshot: &Snapshot) -> Self {
+        Self {
+            store,
+            cursor: TreeCursor::new(snapshot),
+        }
+    }
+
+    /// Moves over records that another tree has as well, and calls `each` with them. Leaves that both trees share are read once.
+    pub(crate) fn skip_shared(
+        &mut self,
+        other: &mut Self,
+        each: &mut dyn FnMut(&[u8], &Record) -> Result<()>,
+    ) -> Result<()> {
+        self.cursor.skip_shared(self.store, &mut other.cursor, each)
+    }
+
+    /// Returns the next record with its path below the root.
+    pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Record)>> {
+        self.cursor.next(self.store)
+    }
+}
+
+/// Position in the tree of a snapshot. The store may grow meanwhile.
+pub(crate) struct TreeCursor {
     reader: RangeReader,
     lists: std::vec::IntoIter<Digest>,
     /// Digests of the leaves that come next.
@@ -92,10 +122,9 @@ pub(crate) struct TreeReader<'a> {
     compared: usize,
 }
 
-impl<'a> TreeReader<'a> {
-    pub(crate) fn new(store: &'a Store, snapshot: &Snapshot) -> Self {
+impl TreeCursor {
+    pub(crate) fn new(snapshot: &Snapshot) -> Self {
         Self {
-            store,
             reader: RangeReader::of_trees(),
             lists: snapshot.tree.clone().into_iter(),
             leaves: Vec::new(),
@@ -109,44 +138,46 @@ impl<'a> TreeReader<'a> {
         }
     }
 
-    fn broken(&self) -> Error {
-        let place = Place::file(self.store.path.display());
-        Error::corrupt(place, "the tree of a snapshot cannot be read")
-    }
-
-    /// Reads the next part of the list if nothing is left of the last one. Returns false behind the last one.
-    fn list(&mut self) -> Result<bool> {
-        while self.read == self.leaves.len() {
-            let Some(list) = self.lists.next() else {
-                return Ok(false);
-            };
-            self.leaves = self.store.read(&mut self.reader, list, false)?;
+    /// Reads the next part of the list if no digest is left. A digest may begin in one part and end in the next. Returns false
+    /// behind the last one.
+    fn list(&mut self, store: &Store) -> Result<bool> {
+        while self.leaves.len() - self.read < 32 {
+            self.leaves.drain(..self.read);
             self.read = 0;
+            let Some(list) = self.lists.next() else {
+                return match self.leaves.is_empty() {
+                    true => Ok(false),
+                    false => Err(broken(store)),
+                };
+            };
+            let part = store.read(&mut self.reader, list, false)?;
+            self.leaves.extend_from_slice(&part);
         }
         Ok(true)
     }
 
     /// Appends the next leaf. Returns false behind the last one.
-    fn fill(&mut self) -> Result<bool> {
-        if !self.list()? {
+    fn fill(&mut self, store: &Store) -> Result<bool> {
+        if !self.list(store)? {
             return Ok(false);
         }
         let leaf = self.leaves.get(self.read..self.read + 32);
         let leaf: [u8; 32] = leaf
             .and_then(|leaf| leaf.try_into().ok())
-            .ok_or_else(|| self.broken())?;
+            .ok_or_else(|| broken(store))?;
         self.read += 32;
         self.filled += 1;
         self.bytes.drain(..self.at);
         self.at = 0;
-        let leaf = self.store.read(&mut self.reader, Digest(leaf), false)?;
+        let leaf = store.read(&mut self.reader, Digest(leaf), false)?;
         self.bytes.extend_from_slice(&leaf);
         Ok(true)
     }
 
     /// Moves over records that another tree has as well, and calls `each` with them. Leaves that both trees share are read once.
-    pub(crate) fn skip_shared(
+    fn skip_shared(
         &mut self,
+        store: &Store,
         other: &mut Self,
         each: &mut dyn FnMut(&[u8], &Record) -> Result<()>,
     ) -> Result<()> {
@@ -156,8 +187,8 @@ impl<'a> TreeReader<'a> {
             || self.bytes[self.at..] != other.bytes[other.at..]
             || self.path != other.path
             || self.is_first != other.is_first
-            || !self.list()?
-            || !other.list()?
+            || !self.list(store)?
+            || !other.list(store)?
         {
             return Ok(());
         }
@@ -169,7 +200,7 @@ impl<'a> TreeReader<'a> {
             .zip(of_other.as_chunks().0);
         let shared = both.take_while(|(a, b)| a == b).count();
         let end = self.filled + shared;
-        while let Some((path, record)) = self.next_until(end)? {
+        while let Some((path, record)) = self.next_until(store, end)? {
             each(&path, &record)?;
         }
         // A record that begins in the last of these leaves is still to come in both.
@@ -185,16 +216,16 @@ impl<'a> TreeReader<'a> {
     }
 
     /// Returns the next record with its path below the root.
-    pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Record)>> {
-        self.next_until(usize::MAX)
+    pub(crate) fn next(&mut self, store: &Store) -> Result<Option<(Vec<u8>, Record)>> {
+        self.next_until(store, usize::MAX)
     }
 
     /// Returns the next record, if it ends in the first `end` leaves.
-    fn next_until(&mut self, end: usize) -> Result<Option<(Vec<u8>, Record)>> {
+    fn next_until(&mut self, store: &Store, end: usize) -> Result<Option<(Vec<u8>, Record)>> {
         // A record may be in several leaves: as many more are read as there are, so that the work does not grow with its square.
         let mut needed = 1;
         loop {
-            while self.bytes.len() - self.at < needed && self.filled < end && self.fill()? {}
+            while self.bytes.len() - self.at < needed && self.filled < end && self.fill(store)? {}
             let mut rest = &self.bytes[self.at..];
             if rest.is_empty() {
                 return Ok(None);
@@ -203,19 +234,77 @@ impl<'a> TreeReader<'a> {
                 self.at = self.bytes.len() - rest.len();
                 let is_root = std::mem::take(&mut self.is_first);
                 if is_root != (record.depth == 0) {
-                    return Err(self.broken());
+                    return Err(broken(store));
                 }
                 let path = self.path.next(record.depth, &record.name);
-                return Ok(Some((path.ok_or_else(|| self.broken())?, record)));
+                return Ok(Some((path.ok_or_else(|| broken(store))?, record)));
             }
             if self.filled >= end {
                 return Ok(None);
             }
             let before = self.bytes.len() - self.at;
-            if before > RECORD_MAX || !self.fill()? {
-                return Err(self.broken());
+            if before > RECORD_MAX || !self.fill(store)? {
+                return Err(broken(store));
             }
             needed = 2 * before;
         }
+    }
+}
+
+fn broken(store: &Store) -> Error {
+    let place = Place::file(store.path.display());
+    Error::corrupt(place, "the tree of a snapshot cannot be read")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreCompression;
+    use crate::{Depth, Request};
+    use std::os::unix::fs::symlink;
+    use tuff_mkfs::{Options, Progress};
+    use tuff_testkit::Scratch;
+
+    /// Parts of a list end anywhere, also within a digest.
+    #[test]
+    fn b25_lists_of_leaves_in_several_parts_are_read() {
+        let scratch = Scratch::new("backup-lists");
+        let source = scratch.path().join("source");
+        std::fs::create_dir(&source).unwrap();
+        for number in 0..3000 {
+            let target = format!("{}{number}", "directory/".repeat(40));
+            symlink(target, source.join(format!("{number:04}"))).unwrap();
+        }
+        let path = scratch.path().join("store");
+        Store::create(&path, StoreCompression::default()).unwrap();
+        let mut store = Store::open_to_write(&path).unwrap();
+        let request = Request {
+            sources: vec![source],
+            archives: Vec::new(),
+            series: "test".to_owned(),
+            options: Options::default(),
+            reads_all: false,
+            is_dry: false,
+        };
+        let progress = Progress::default();
+        let report = store.backup(&request, &progress).unwrap();
+        let snapshot = store.snapshot(report.number.unwrap()).unwrap();
+        assert!(snapshot.tree.len() > 4, "{}", snapshot.tree.len());
+        let mut reader = RangeReader::default();
+        let mut is_split = |part: &Digest| {
+            let part = store.read(&mut reader, *part, false).unwrap();
+            !part.len().is_multiple_of(32)
+        };
+        assert!(snapshot.tree.iter().any(&mut is_split));
+        let mut tree = TreeReader::new(&store, &snapshot);
+        let mut count = 0;
+        while tree.next().unwrap().is_some() {
+            count += 1;
+        }
+        // The directories above the links are entries of the tree.
+        assert!(count > 3000, "{count}");
+        let checked = store.check(Depth::Trees, 1, &progress).unwrap();
+        assert_eq!(checked.findings, Vec::<String>::new());
+        store.prune(1, &progress).unwrap();
     }
 }

@@ -130,6 +130,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for line in &report.left_out {
         eprintln!("tuff: left out: {line}");
     }
+    let others = report.left_out_count - report.left_out.len() as u64;
+    if others > 0 {
+        eprintln!("tuff: left out: {}", counted(others, "other file"));
+    }
     if report.lost_most {
         eprintln!(
             "tuff: warning: less than half of the files of snapshot {}; is the source mounted?",
@@ -148,6 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "bytes": report.bytes,
             "stored_bytes": report.stored_bytes,
             "left_out": report.left_out,
+            "left_out_count": report.left_out_count,
             "lost_most": report.lost_most,
             "seconds": seconds,
         }))?;
@@ -244,7 +249,7 @@ fn summary(report: &Report, is_new: bool, path: &Path, seconds: f64, out: &mut O
     if !report.left_out.is_empty() {
         out.line(format_args!(
             "left out     {}",
-            counted(report.left_out.len(), "file")
+            counted(report.left_out_count, "file")
         ))?;
     }
     out.line(format_args!("time         {seconds:.1} s"))

@@ -5,33 +5,61 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files and directories below source directories that cannot be read, have vanished, or have changed while they were
 /// read. Clones share the list.
 #[derive(Clone, Debug, Default)]
-pub struct LeftOut(Arc<Mutex<BTreeMap<Vec<u8>, String>>>);
+pub struct LeftOut(Arc<Mutex<List>>);
+
+#[derive(Debug, Default)]
+struct List {
+    /// Reasons by path.
+    paths: BTreeMap<Vec<u8>, String>,
+    /// Longest list. `None`: no limit.
+    max: Option<usize>,
+    /// Number of paths that are not in the list.
+    others: usize,
+}
 
 impl LeftOut {
-    /// Returns one line for each path, ascending: the path and the reason.
+    /// Makes a list of at most `max` paths. Others are counted. It does not serve to repeat a build.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        let paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = |(path, why): (&Vec<u8>, &String)| format!("{}: {why}", Quoted(path));
-        paths.iter().map(line).collect()
+    pub fn with_max(max: usize) -> Self {
+        let max = Some(max);
+        Self(Arc::new(Mutex::new(List {
+            max,
+            ..List::default()
+        })))
     }
 
-    /// Returns the number of paths.
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns one line for each path of the list, ascending: the path and the reason.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let line = |(path, why): (&Vec<u8>, &String)| format!("{}: {why}", Quoted(path));
+        self.list().paths.iter().map(line).collect()
+    }
+
+    /// Returns the number of paths, with those that are not in the list.
     #[must_use]
     pub fn count(&self) -> usize {
-        let paths = self.0.lock();
-        paths.unwrap_or_else(PoisonError::into_inner).len()
+        let list = self.list();
+        list.paths.len() + list.others
     }
 
     /// Adds a path, with the reason.
     pub fn add(&self, path: impl Into<Vec<u8>>, why: impl Display) {
-        let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        paths.entry(path.into()).or_insert_with(|| why.to_string());
+        let (mut list, path) = (self.list(), path.into());
+        if list.max.is_some_and(|max| list.paths.len() >= max) && !list.paths.contains_key(&path) {
+            list.others += 1;
+            return;
+        }
+        let new = list.paths.entry(path);
+        new.or_insert_with(|| why.to_string());
     }
 
     /// Adds a path if `error` is one of the file, and not of the host as a whole. Returns whether it is.
@@ -64,10 +92,7 @@ impl LeftOut {
 
     /// True if the path was added.
     pub(crate) fn has(&self, path: &[u8]) -> bool {
-        let paths = self.0.lock();
-        paths
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(path)
+        self.list().paths.contains_key(path)
     }
 }
 
@@ -84,6 +109,19 @@ mod tests {
         assert_eq!(
             left_out.lines(),
             [r#""dir/a\xfe": unreadable"#, r#""dir/a\xff": unreadable"#]
+        );
+    }
+
+    #[test]
+    fn b25_a_list_with_a_limit_counts_the_others() {
+        let left_out = LeftOut::with_max(2);
+        for path in ["c", "a", "c", "b", "d"] {
+            left_out.add(path, "unreadable");
+        }
+        assert_eq!(left_out.count(), 4);
+        assert_eq!(
+            left_out.lines(),
+            [r#""a": unreadable"#, r#""c": unreadable"#]
         );
     }
 }
