@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of pages that are kept: 32 MiB.
-const PAGES: usize = 8192;
+/// Number of pages that are kept: 16 MiB.
+const PAGES: usize = 4096;
 /// Most files that are open.
 const OPEN_MAX: usize = 128;
 /// Most clusters of a range, which has a few MiB.

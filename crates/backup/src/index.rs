@@ -745,6 +745,21 @@ mod tests {
     }
 
     #[test]
+    fn runs_of_a_store_that_cannot_be_written_are_elsewhere() {
+        let scratch = Scratch::new("backup-index-elsewhere");
+        let mut index = Index::new(STORE, &scratch.path().join("absent"));
+        index.add(&directory(0, 3000), identity(0), STATE);
+        assert!(!index.runs.is_empty() && index.len_of_tables() <= TABLES_MAX);
+        assert!(index.save(&scratch.path().join("absent/index")).is_err());
+        let slot = Slot {
+            segment: 0,
+            entry: 2999,
+        };
+        let found = index.find(digest(2999), true).unwrap();
+        assert_eq!(found, Some((slot, false)));
+    }
+
+    #[test]
     fn without_room_for_files_the_tables_grow() {
         let scratch = Scratch::new("backup-index-memory");
         let mut index = Index::new(STORE, scratch.path());

@@ -176,7 +176,7 @@ impl Store {
             ..Report::default()
         };
         let mut old = ParentFiles::open(self, parent.as_ref().filter(|_| !request.reads_all));
-        let seen = SeenWriter::create((!request.is_dry).then_some(&*self));
+        let seen = SeenWriter::create((!request.is_dry).then_some(&self.path));
         let (tree, seen) = std::thread::scope(|scope| {
             let compression = self.compression;
             let encoders = Encoders::start(scope, threads, compression)?;
@@ -229,7 +229,7 @@ impl Store {
         };
         self.is_in_time()?;
         self.write_snapshot(&mut snapshot)?;
-        if let Err(e) = seen.finish(self, snapshot.number, snapshot.parent) {
+        if let Err(e) = seen.finish(&self.path, snapshot.number, snapshot.parent) {
             let why = format!("the next run will read every file: {e}");
             report.warnings.push(why);
         }
@@ -283,7 +283,7 @@ struct ParentFiles {
 impl ParentFiles {
     fn open(store: &Store, parent: Option<&Snapshot>) -> Self {
         let lists = parent.and_then(|parent| {
-            let seen = SeenReader::open(store, parent.number)?;
+            let seen = SeenReader::open(&store.path, parent.number)?;
             Some((TreeCursor::new(parent), seen))
         });
         Self { lists, next: None }

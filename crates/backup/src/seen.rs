@@ -3,11 +3,10 @@
 //! The list is a hint of this host. Without it, or if it is damaged, the next run reads every file.
 
 use crate::files::{self, NewFile};
-use crate::store::Store;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufReader, BufWriter, Read, Seek, Take, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const MAGIC: [u8; 8] = *b"TUFFSEEN";
@@ -54,8 +53,8 @@ pub(crate) struct SeenReader {
 }
 
 impl SeenReader {
-    /// Opens the list of a snapshot. `None` if there is none, or if it is damaged.
-    pub(crate) fn open(store: &Store, number: u32) -> Option<Self> {
+    /// Opens the list of a snapshot of the store at `store`. `None` if there is none, or if it is damaged.
+    pub(crate) fn open(store: &Path, number: u32) -> Option<Self> {
         let mut reader = BufReader::with_capacity(BUFFER, File::open(path(store, number)).ok()?);
         let len = reader.get_ref().metadata().ok()?.len();
         let content = len.checked_sub(32).filter(|_| len <= SEEN_MAX)?;
@@ -96,10 +95,10 @@ pub(crate) struct SeenWriter {
 
 impl SeenWriter {
     /// Begins a list. Without a store, it is not written.
-    pub(crate) fn create(store: Option<&Store>) -> Self {
-        let create = |store: &Store| {
+    pub(crate) fn create(store: Option<&Path>) -> Self {
+        let create = |store: &Path| {
             let name = format!("seen/{}{}", std::process::id(), files::NEW);
-            let file = NewFile::create(store.path.join(name))?;
+            let file = NewFile::create(store.join(name))?;
             Ok(BufWriter::with_capacity(BUFFER, file))
         };
         let none = || Err(io::ErrorKind::NotFound.into());
@@ -136,7 +135,7 @@ impl SeenWriter {
     /// Gives the list its name, and removes that of the parent.
     pub(crate) fn finish(
         mut self,
-        store: &Store,
+        store: &Path,
         number: u32,
         parent: Option<u32>,
     ) -> io::Result<()> {
@@ -153,6 +152,6 @@ impl SeenWriter {
     }
 }
 
-fn path(store: &Store, number: u32) -> PathBuf {
-    store.path.join(format!("seen/{number:08}"))
+fn path(store: &Path, number: u32) -> PathBuf {
+    store.join(format!("seen/{number:08}"))
 }
