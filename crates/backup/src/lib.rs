@@ -20,6 +20,7 @@ mod digest;
 mod directories;
 mod encode;
 mod encoders;
+mod faults;
 mod files;
 mod forget;
 mod image;

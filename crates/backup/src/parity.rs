@@ -9,6 +9,7 @@
 
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
+use crate::faults::is_lost;
 use crate::files::step;
 use crate::pack::{Pack, field, is_sealed, put_fields, seal};
 use crate::segment::{DIRECTORY_MAX, SegmentHeader, is_segment};
@@ -274,6 +275,9 @@ pub(crate) fn write(
     output.write_at(&bytes, 0)?;
     output.write_at(&bytes, built.end)?;
     step()?;
+    if is_lost() {
+        return Ok(());
+    }
     output.finish(built.end + BLOCK as u64, true)
 }
 

@@ -6,6 +6,7 @@ use crate::cut::{self, DATA};
 use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
+use crate::faults::{before_read, now};
 use crate::pack::{PACK_MAX, Pack};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
 use crate::seen::{self, FileState, Seen};
@@ -201,7 +202,7 @@ impl Store {
             run.directories_above(&sources)?;
             for (number, source) in sources.iter().enumerate() {
                 let previous = number.checked_sub(1).map(|number| &*sources[number]);
-                run.archive = archives.open(source, SystemTime::now())?;
+                run.archive = archives.open(source, now())?;
                 run.source(source, previous, &options, &mut old)?;
             }
             run.finish()
@@ -215,7 +216,7 @@ impl Store {
         let mut snapshot = Snapshot {
             number: 0,
             series: request.series.clone(),
-            time: seconds(SystemTime::now()),
+            time: seconds(now()),
             parent: report.parent,
             sources: sources.iter().map(|path| shown(path)).collect(),
             entries: report.entries,
@@ -365,7 +366,7 @@ impl Run<'_> {
         options: &Options,
         old: &mut ParentFiles,
     ) -> Result<()> {
-        let now = SystemTime::now();
+        let now = now();
         let file = source;
         let source = if self.is_root { Path::new("/") } else { source };
         let above = source
@@ -554,6 +555,7 @@ impl Run<'_> {
         let read = self.content(
             before.size(),
             &|buffer, at| {
+                before_read();
                 file.read_exact_at(buffer, at).map_err(|e| {
                     failure.replace(Some((e, at)));
                     Error::limit(Place::image(), "the source failed")
