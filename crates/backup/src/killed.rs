@@ -261,6 +261,24 @@ fn b6_backup_may_end_at_every_step() {
     assert!(steps > 5, "{steps}");
 }
 
+/// B9: damage from before tree and parity were made is no content: the ranges tell, and are stored again.
+#[test]
+fn b9_trees_of_damaged_clusters_hide_no_loss() {
+    let scratch = Scratch::new("backup-tree-of-damage");
+    let days = days(scratch.path());
+    let store = Store::open_to_write(&days.store).unwrap();
+    let directory = store.directory(&store.segments[&1]).unwrap();
+    store.packs[0].write(&[0; BLOCK], directory.start).unwrap();
+    store.write_tree(&directory, 2).unwrap();
+    drop(store);
+    assert!(!findings(&days.store).is_empty());
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    let repaired = store.repair(2, &Progress::default()).unwrap();
+    assert!(repaired.has_losses, "{repaired:?}");
+    drop(store);
+    assert!(!findings(&days.store).is_empty());
+}
+
 /// B4: a range that is twice in one segment, and in two, is kept once.
 #[test]
 fn b4_duplicates_are_kept_once() {

@@ -70,8 +70,10 @@ impl Store {
                 let what = format!("segment {number}: corrected blocks: {blocks}");
                 repaired.findings.push(what);
             }
-            if done.is_open {
-                self.drop_lost(&directory, threads, &mut repaired)?;
+            // A tree that was made from damaged clusters agrees with them. Ranges do not.
+            let state = self.examine(&directory);
+            if done.is_open || !state.is_whole() {
+                self.drop_lost(&directory, &state, threads, &mut repaired)?;
             }
             progress.add_bytes(u64::from(directory.blocks) * BLOCK as u64);
         }
@@ -189,10 +191,10 @@ impl Store {
     fn drop_lost(
         &mut self,
         directory: &Directory,
+        state: &Examined,
         threads: usize,
         repaired: &mut Repaired,
     ) -> Result<()> {
-        let state = self.examine(directory);
         let keeps_range = |i: u32| state.ranges[i as usize];
         let keeps_member = |i: u32| state.members[i as usize];
         let kept = directory.keep(&keeps_range, &keeps_member);
@@ -374,6 +376,12 @@ pub(crate) struct Examined {
     pub(crate) members: Vec<bool>,
     /// Content that was read. Unit: bytes.
     pub(crate) bytes: u64,
+}
+
+impl Examined {
+    fn is_whole(&self) -> bool {
+        self.ranges.iter().chain(&self.members).all(|good| *good)
+    }
 }
 
 /// Block at a position, if it has this digest.
