@@ -68,6 +68,11 @@ impl Store {
                 checked.findings.push(e.to_string());
             }
         }
+        for number in self.missing_manifests()? {
+            let path = self.snapshot_path(number);
+            let what = format!("{}: the manifest is missing", path.display());
+            checked.findings.push(what);
+        }
         checked.ranges = marks.count();
         let mut lost = std::mem::take(&mut marks.lost);
         let numbers = self.numbers_to_read(depth, &mut checked)?;

@@ -279,6 +279,55 @@ fn b9_trees_of_damaged_clusters_hide_no_loss() {
     assert!(!findings(&days.store).is_empty());
 }
 
+/// A manifest that the disk has lost is named and not replaced, and nothing is freed until it is forgotten.
+#[test]
+fn b2_a_manifest_that_is_gone_is_named() {
+    let scratch = Scratch::new("backup-manifest-gone");
+    let days = days(scratch.path());
+    fs::remove_file(days.store.join("snapshots/00000003.json")).unwrap();
+    let is_named = || {
+        let mut found = findings(&days.store).into_iter();
+        found.any(|what| what.ends_with("00000003.json: the manifest is missing"))
+    };
+    assert!(is_named());
+    assert_eq!(backup(&days.store, &days.source), 4);
+    assert!(is_named());
+    let refused = prune(&days.store).unwrap_err().to_string();
+    assert!(refused.contains("nothing was pruned"), "{refused}");
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    store.forget(3).unwrap();
+    assert!(store.forget(3).is_err());
+    drop(store);
+    prune(&days.store).unwrap();
+    assert_eq!(findings(&days.store), Vec::<String>::new());
+}
+
+/// What is left of a snapshot by a run of forget that ends early is of no other one.
+#[test]
+fn b2_forget_may_end_at_every_step() {
+    let scratch = Scratch::new("backup-forget-killed");
+    let days = days(scratch.path());
+    let at = scratch.path().join("copy");
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    store.confirm(3).unwrap();
+    drop(store);
+    for steps in 0..4 {
+        copy(&days.store, &at);
+        let mut store = Store::open_to_write(&at).unwrap();
+        limit(Some(steps));
+        let forgotten = store.forget(3);
+        limit(None);
+        drop(store);
+        assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
+        assert_eq!(forgotten.is_ok(), steps == 3);
+        if steps == 3 {
+            let number = backup(&at, &days.source);
+            assert_eq!(number, 3);
+            assert!(!at.join("snapshots/00000003.confirmed").exists());
+        }
+    }
+}
+
 /// B4: a range that is twice in one segment, and in two, is kept once.
 #[test]
 fn b4_duplicates_are_kept_once() {

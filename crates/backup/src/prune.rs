@@ -102,7 +102,7 @@ impl Store {
         Ok(pruned)
     }
 
-    /// Removes files of runs that ended early, and lists of files of snapshots that are gone.
+    /// Removes files of runs that ended early.
     fn remove_leftovers(&mut self, pruned: &mut Pruned) -> Result<()> {
         for dir in ["packs", "segments", "snapshots", "seen", "pins"] {
             let dir = self.path.join(dir);
@@ -116,12 +116,6 @@ impl Store {
                 {
                     files::remove(&path)?;
                 }
-            }
-        }
-        let snapshots = self.numbers("snapshots", ".json")?;
-        for number in self.numbers("seen", "")? {
-            if snapshots.binary_search(&number).is_err() {
-                files::remove(&self.path.join(format!("seen/{number:08}")))?;
             }
         }
         let directories = self.numbers("segments", ".dir")?;
@@ -181,6 +175,10 @@ impl Store {
                 let added = marks.add_snapshot(self, snapshot, progress);
                 added.map_err(unknown)?;
             }
+        }
+        if let Some(number) = self.missing_manifests()?.first() {
+            let place = Place::file(self.snapshot_path(*number).display());
+            return Err(unknown(Error::corrupt(place, "the manifest is missing")));
         }
         for snapshot in self.snapshots()? {
             let snapshot = snapshot.map_err(unknown)?;

@@ -237,8 +237,10 @@ impl Store {
 
     /// Gives a snapshot the next number that is free.
     fn write_snapshot(&self, snapshot: &mut Snapshot) -> Result<()> {
-        let last = self.numbers("snapshots", ".json")?.last().copied();
-        let next = last.unwrap_or(0).saturating_add(1);
+        let mut numbers = self.numbers("snapshots", ".json")?;
+        // What tells of a loss is not covered up.
+        numbers.extend(self.missing_manifests()?);
+        let next = numbers.into_iter().max().unwrap_or(0).saturating_add(1);
         let mut number = next;
         loop {
             snapshot.number = number;

@@ -1,6 +1,7 @@
 //! States of the files of a snapshot on the host: files that are as they were are not read again.
 //!
-//! The list is a hint of this host. Without it, or if it is damaged, the next run reads every file.
+//! The list is a hint of this host. Without it, or if it is damaged, the next run reads every file. A list without a manifest tells
+//! that the manifest was lost: `forget` removes the list first.
 
 use crate::digest::Digest;
 use crate::files;
@@ -107,6 +108,7 @@ impl Seen {
     }
 }
 
-fn path(store: &Store, number: u32) -> PathBuf {
+/// File of the list of a snapshot.
+pub(crate) fn path(store: &Store, number: u32) -> PathBuf {
     store.path.join(format!("seen/{number:08}"))
 }

@@ -584,6 +584,14 @@ impl Store {
             .collect())
     }
 
+    /// Numbers of snapshots of which a part is left, but no manifest: a disk has lost it after it was written.
+    pub(crate) fn missing_manifests(&self) -> Result<Vec<u32>> {
+        let manifests = self.numbers("snapshots", ".json")?;
+        let mut missing = self.numbers("seen", "")?;
+        missing.retain(|number| manifests.binary_search(number).is_err());
+        Ok(missing)
+    }
+
     pub(crate) fn snapshot_path(&self, number: u32) -> PathBuf {
         self.path.join(format!("snapshots/{number:08}.json"))
     }
