@@ -42,7 +42,11 @@ mod store;
 mod tree;
 
 #[cfg(test)]
+mod campaign;
+#[cfg(test)]
 mod killed;
+#[cfg(test)]
+mod mounted;
 
 pub use check::{Checked, Depth};
 pub use digest::Digest;
