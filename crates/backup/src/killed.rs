@@ -328,6 +328,32 @@ fn b2_forget_may_end_at_every_step() {
     }
 }
 
+/// Blocks of a segment whose directory and tree are lost are freed, when no snapshot misses them.
+#[test]
+fn b2_blocks_of_no_segment_are_freed() {
+    let scratch = Scratch::new("backup-unclaimed");
+    let days = days(scratch.path());
+    for end in ["dir", "tree"] {
+        fs::remove_file(days.store.join(format!("segments/00000002.{end}"))).unwrap();
+    }
+    let unclaimed = || {
+        let store = Store::open(&days.store).unwrap();
+        let [first, third] = [1, 3].map(|number| store.segments[&number].header);
+        store.packs[0].has_data(first.start + first.blocks..third.start)
+    };
+    let _ = prune(&days.store);
+    assert!(unclaimed());
+    let number = backup(&days.store, &days.source);
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    for old in 1..number {
+        store.forget(old).unwrap();
+    }
+    drop(store);
+    prune(&days.store).unwrap();
+    assert!(!unclaimed());
+    assert_eq!(findings(&days.store), Vec::<String>::new());
+}
+
 /// B4: a range that is twice in one segment, and in two, is kept once.
 #[test]
 fn b4_duplicates_are_kept_once() {

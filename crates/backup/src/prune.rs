@@ -92,6 +92,9 @@ impl Store {
         }
         self.renew_all(renewals, threads, &mut pruned, progress)?;
         self.load()?;
+        if marks.lost.is_empty() {
+            self.free_unclaimed(&mut pruned)?;
+        }
         if let Err(e) = self.move_members(&sparse, threads, &mut pruned, progress) {
             progress.check()?;
             let why = format!("parts of groups were not moved: {e}");
@@ -231,6 +234,31 @@ impl Store {
         pruned.removed_segments += 1;
         let blocks = directory.start..directory.start + directory.blocks;
         self.punch(directory.pack, &[blocks], pruned)
+    }
+
+    /// Frees blocks of packs that are of no segment: a run has ended between the removal of a directory and this, or directory and
+    /// tree are lost.
+    fn free_unclaimed(&self, pruned: &mut Pruned) -> Result<()> {
+        // A directory that cannot be read may be one that claims them.
+        if !self.damage.is_empty() {
+            return Ok(());
+        }
+        for (number, pack) in (0..).zip(&self.packs) {
+            let headers = self.segments.values().map(|segment| segment.header);
+            let mut claimed: Vec<Range<u32>> = headers
+                .filter(|header| header.pack == number)
+                .map(|header| header.start..header.start + header.blocks)
+                .collect();
+            claimed.sort_unstable_by_key(|blocks| blocks.start);
+            let mut at = 1;
+            for blocks in claimed {
+                if at < blocks.start && pack.has_data(at..blocks.start) {
+                    self.punch(number, &[at..blocks.start], pruned)?;
+                }
+                at = at.max(blocks.end);
+            }
+        }
+        Ok(())
     }
 
     fn punch(&self, pack: u16, gaps: &[Range<u32>], pruned: &mut Pruned) -> Result<()> {
