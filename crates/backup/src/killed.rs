@@ -302,6 +302,18 @@ fn b2_a_manifest_that_is_gone_is_named() {
     assert_eq!(findings(&days.store), Vec::<String>::new());
 }
 
+/// A manifest under the number of another snapshot is damage.
+#[test]
+fn b2_a_manifest_of_another_number_is_named() {
+    let scratch = Scratch::new("backup-manifest-other");
+    let days = days(scratch.path());
+    let path = |number: u32| days.store.join(format!("snapshots/{number:08}.json"));
+    fs::copy(path(1), path(3)).unwrap();
+    assert!(Store::open(&days.store).unwrap().snapshot(3).is_err());
+    let is_named = |what: &String| what.contains("00000003.json");
+    assert!(findings(&days.store).iter().any(is_named));
+}
+
 /// What is left of a snapshot by a run of forget that ends early is of no other one.
 #[test]
 fn b2_forget_may_end_at_every_step() {

@@ -61,10 +61,11 @@ fn forge(store: &Path, number: u32, series: &str, time: i64) -> u32 {
     let mut snapshot = value["snapshot"].clone();
     snapshot["series"] = series.into();
     snapshot["time"] = time.into();
-    let check = Digest::of_bytes(snapshot.to_string().as_bytes()).to_string();
-    let forged = serde_json::json!({"snapshot": snapshot, "check": check});
     let numbers = Store::open(store).unwrap().snapshots().unwrap();
     let next = numbers.last().unwrap().as_ref().unwrap().number + 1;
+    snapshot["number"] = next.into();
+    let check = Digest::of_bytes(snapshot.to_string().as_bytes()).to_string();
+    let forged = serde_json::json!({"snapshot": snapshot, "check": check});
     fs::write(manifest(next), forged.to_string()).unwrap();
     next
 }
