@@ -94,15 +94,15 @@ impl Seen {
         }
     }
 
-    /// Writes a new list, and removes that of the parent.
+    /// Writes a new list, and empties that of the parent.
     pub(crate) fn write(&self, store: &Store, number: u32, parent: Option<u32>) -> Result<()> {
         let mut bytes = [&MAGIC[..], &self.bytes].concat();
         let digest = Digest::of_bytes(&bytes);
         bytes.extend_from_slice(&digest.0);
         files::replace(&path(store, number), &bytes)?;
         if let Some(parent) = parent {
-            // A list that stays takes space and nothing else.
-            let _ = fs::remove_file(path(store, parent));
+            // A list that stays takes space and nothing else. An empty one tells that there is a manifest.
+            let _ = fs::write(path(store, parent), b"");
         }
         Ok(())
     }
