@@ -347,7 +347,9 @@ impl Store {
                 Vec::new()
             }
         };
-        let mut directory = Directory::decode(&bytes, &self.id);
+        // The directory of another segment is damage, too.
+        let is_own = |directory: &Directory| directory.number == number;
+        let mut directory = Directory::decode(&bytes, &self.id).filter(is_own);
         let mut corrected = None;
         if directory.is_none() {
             let front = parity::front(&self.tree_path(number), &self.id);
@@ -358,7 +360,7 @@ impl Store {
                 corrected = self.recovered_directory(number, bytes);
             }
             let decode = |bytes: &[u8]| Directory::decode(bytes, &self.id);
-            directory = corrected.as_deref().and_then(decode);
+            directory = corrected.as_deref().and_then(decode).filter(is_own);
             let state = match directory {
                 Some(_) => {
                     "is damaged, and is read with the parity; `tuff store repair` writes it anew"
@@ -370,7 +372,7 @@ impl Store {
                 self.damage.push(format!("{}: {state}", path.display()));
             }
         }
-        let Some(directory) = directory.filter(|directory| directory.number == number) else {
+        let Some(directory) = directory else {
             return Ok(());
         };
         self.add_packs(u32::from(directory.pack) + 1)?;

@@ -170,7 +170,7 @@ fn repaired(what: &str, store: &Path, name: &str, damage: &dyn Fn(&mut Vec<u8>))
 #[test]
 fn b9_lost_sectors_shifts_and_truncation_are_repaired_in_place() {
     let scratch = Scratch::new("backup-b9");
-    let (_, store) = saved(&scratch);
+    let (source, store) = saved(&scratch);
     let run = check(&store, Depth::Data).longest_run.unwrap() as usize;
     let mut random = Rng::new(9);
     let pack = "packs/0000.pack";
@@ -204,6 +204,15 @@ fn b9_lost_sectors_shifts_and_truncation_are_repaired_in_place() {
     repaired("a truncated pack", &store, pack, &|bytes| {
         bytes.truncate(len - 5000);
     });
+    let other = fs::read(store.join("segments/00000001.dir")).unwrap();
+    fs::write(source.join("more"), text(5000, 7)).unwrap();
+    backup(&store, "test", &source);
+    repaired(
+        "the directory of another segment",
+        &store,
+        "segments/00000002.dir",
+        &|bytes| bytes.clone_from(&other),
+    );
     repaired(
         "an empty directory",
         &store,
