@@ -202,14 +202,20 @@ impl Store {
         let mut files: BTreeMap<Vec<u8>, (u32, u32)> = BTreeMap::new();
         for snapshot in snapshots {
             let mut tree = TreeReader::new(self, snapshot);
+            // First names of files that have others.
+            let mut damaged = HashSet::new();
             // Trees that cannot be read are named already.
             while let Ok(Some((path, record))) = tree.next() {
                 progress.check()?;
-                if record
-                    .ranges
-                    .iter()
-                    .any(|range| lost.contains(&range.digest))
-                {
+                let is_damaged = match &record.kind {
+                    Kind::Hardlink(first) => damaged.contains(first),
+                    _ => record
+                        .ranges
+                        .iter()
+                        .any(|range| lost.contains(&range.digest)),
+                };
+                if is_damaged {
+                    damaged.insert(path.clone());
                     let found = files.entry(path).or_default();
                     *found = (snapshot.number, found.1 + 1);
                 }

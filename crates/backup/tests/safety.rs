@@ -262,6 +262,7 @@ fn b9_what_is_lost_is_named_and_stored_anew() {
 fn b9_files_with_losses_have_names() {
     let scratch = Scratch::new("backup-b9-names");
     let (source, store) = saved(&scratch);
+    fs::hard_link(source.join("noise"), source.join("other-name")).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(2100));
     backup(&store, "test", &source);
     let pack = store.join("packs/0000.pack");
@@ -270,7 +271,10 @@ fn b9_files_with_losses_have_names() {
     let middle = bytes.len() / 2;
     bytes[middle - 400_000..middle + 400_000].fill(0xee);
     fs::write(&pack, &bytes).unwrap();
-    let named = |found: Vec<String>| found.iter().any(|what| what.contains("source/noise"));
+    let named = |found: Vec<String>| {
+        let is_named = |name: &&str| found.iter().any(|what| what.contains(*name));
+        ["source/noise", "source/other-name"].iter().all(is_named)
+    };
     assert!(named(findings(&store)));
     assert!(repair(&store).has_losses);
     assert!(named(findings(&store)));
