@@ -45,9 +45,8 @@ impl Saved {
             let other = later.as_ref().and_then(|later| later.get(path));
             let Some(shown) = shown.get(path) else {
                 let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
-                let name = tuff_erofs::walk::shown(name).to_string();
-                let name = name.trim_matches('"');
-                let is_named = self.left_out.iter().any(|line| line.contains(name));
+                let name = in_line(name);
+                let is_named = self.left_out.iter().any(|line| line.contains(&name));
                 if !(later.is_some() && is_named) {
                     found.insert(path.clone(), "is missing".to_owned());
                 }
@@ -108,6 +107,12 @@ pub(super) fn findings(store: &Path) -> Vec<String> {
     checked.findings
 }
 
+/// Start of a name as it is in a line. Ends of long ones are not in it.
+fn in_line(name: &[u8]) -> String {
+    let name = tuff_erofs::walk::shown(name).to_string();
+    name.trim_matches('"').chars().take(30).collect()
+}
+
 /// True if findings say that a path of a snapshot, or all of it, is lost.
 pub(super) fn is_named(findings: &[String], number: u32, path: Option<&[u8]>) -> bool {
     let file = format!("{number:08}.json");
@@ -117,15 +122,15 @@ pub(super) fn is_named(findings: &[String], number: u32, path: Option<&[u8]>) ->
     ];
     let name = path.map(|path| {
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
-        tuff_erofs::walk::shown(name).to_string()
+        in_line(name)
     });
     findings.iter().any(|what| {
         what.contains(&file)
             || what.contains(&whole[0])
             || (path.is_none() && what.contains(&whole[1]))
-            || name.as_ref().is_some_and(|name| {
-                what.starts_with("snapshot ") && what.contains(name.trim_matches('"'))
-            })
+            || name
+                .as_ref()
+                .is_some_and(|name| what.starts_with("snapshot ") && what.contains(name))
     })
 }
 

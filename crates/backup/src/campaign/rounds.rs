@@ -79,7 +79,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let scratch = Scratch::new("backup-rounds");
         let disk = Disk::new(&scratch.path().join("disk"), 128);
-        let source = RandomSource::new(&scratch.path().join("source"), seed);
+        let source = RandomSource::new(&scratch.path().join("source"), seed, 1);
         let store = disk.path().join("store");
         let (method, level) = match seed % 4 {
             0 => (Method::Lz4, 1),
@@ -392,7 +392,8 @@ impl World {
         );
         let findings = judge::findings(&self.store);
         let open = Store::open(&self.store).unwrap();
-        let numbers = open.numbers("snapshots", ".json").unwrap();
+        let mut numbers = open.numbers("snapshots", ".json").unwrap();
+        numbers.extend(open.missing_manifests().unwrap());
         drop(open);
         for number in wrong.iter().copied().chain(numbers) {
             let is_known = self.saved.contains_key(&number) && !wrong.contains(&number);

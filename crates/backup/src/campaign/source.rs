@@ -21,6 +21,8 @@ pub(super) struct RandomSource {
     pub(super) root: PathBuf,
     random: Rng,
     next: u64,
+    /// Divisor of the lengths of files.
+    scale: usize,
 }
 
 /// Entries below a directory, with their metadata, in an order that does not depend on the host.
@@ -42,12 +44,13 @@ fn entries(root: &Path) -> Vec<(PathBuf, fs::Metadata)> {
 }
 
 impl RandomSource {
-    pub(super) fn new(root: &Path, seed: u64) -> Self {
+    pub(super) fn new(root: &Path, seed: u64, scale: usize) -> Self {
         fs::create_dir_all(root).unwrap();
         Self {
             root: root.to_owned(),
             random: Rng::new(seed),
             next: 0,
+            scale,
         }
     }
 
@@ -98,7 +101,7 @@ impl RandomSource {
             11..=13 => self.random.below(400_000),
             14 => 128 << 10,
             _ => self.random.below(1_500_000),
-        };
+        } / self.scale;
         let seed = self.random.draw() % 50;
         match self.random.below(5) {
             0 | 1 => noise(len, seed),
