@@ -370,6 +370,24 @@ fn b2_blocks_of_no_segment_are_freed() {
     assert_eq!(findings(&days.store), Vec::<String>::new());
 }
 
+/// A tree that does not give its missing directory is a loss that ends with its repair.
+#[test]
+fn b9_a_tree_without_its_directory_is_removed() {
+    let scratch = Scratch::new("backup-tree-alone");
+    let days = days(scratch.path());
+    let path = |end: &str| days.store.join(format!("segments/00000002.{end}"));
+    fs::remove_file(path("dir")).unwrap();
+    let tree = fs::File::options().write(true).open(path("tree")).unwrap();
+    tree.set_len(BLOCK as u64).unwrap();
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    let repaired = store.repair(2, &Progress::default()).unwrap();
+    assert!(repaired.has_losses, "{repaired:?}");
+    store.forget(2).unwrap();
+    drop(store);
+    backup(&days.store, &days.source);
+    assert_eq!(findings(&days.store), Vec::<String>::new());
+}
+
 /// B4: a range that is twice in one segment, and in two, is kept once.
 #[test]
 fn b4_duplicates_are_kept_once() {

@@ -115,15 +115,23 @@ impl Store {
             repaired.findings.push(what);
         }
         let known: HashSet<u32> = self.segments.keys().copied().collect();
-        for number in self.numbers("segments", ".dir")? {
-            if !known.contains(&number) {
-                let path = self.directory_path(number);
+        let mut numbers = self.numbers("segments", ".dir")?;
+        numbers.extend(self.numbers("segments", ".tree")?);
+        numbers.sort_unstable();
+        numbers.dedup();
+        for number in numbers {
+            if known.contains(&number) {
+                continue;
+            }
+            let path = self.directory_path(number);
+            // The last tree alone is of a run that ended early.
+            if path.exists() || number + 1 != self.next_segment() {
                 let what = format!("{}: is lost, with its segment", path.display());
                 repaired.has_losses = true;
                 repaired.findings.push(what);
-                files::remove(&path)?;
-                files::remove(&self.tree_path(number))?;
             }
+            files::remove(&path)?;
+            files::remove(&self.tree_path(number))?;
         }
         Ok(())
     }
