@@ -45,8 +45,6 @@ mod tree;
 mod campaign;
 #[cfg(test)]
 mod killed;
-#[cfg(test)]
-mod mounted;
 
 pub use check::{Checked, Depth};
 pub use digest::Digest;

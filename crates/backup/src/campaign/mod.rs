@@ -2,6 +2,7 @@
 //!
 //! * `rounds`: runs on a tree that changes, with kills, a full disk, a wrong clock, files that change while they are read, and a store
 //!   that loses writes.
+//! * `mounts`: snapshots that the kernel mounts, after many runs and of all packs.
 //! * `mutations`: damage of all files of a store, and all that is done with a damaged store.
 //!
 //! A few cases run by default. `TUFF_ROUNDS` and `TUFF_MUTATIONS` are the numbers of a campaign, `TUFF_SEED` repeats a single seed,
@@ -9,6 +10,7 @@
 
 mod disk;
 mod judge;
+mod mounts;
 mod mutations;
 mod rounds;
 mod source;

@@ -1,5 +1,6 @@
 //! Snapshots that the kernel mounts: after many runs, and with the greatest number of packs.
 
+use super::disk::Disk;
 use crate::cluster::BLOCK;
 use crate::pack::{PACK_MAX, PACKS_MAX};
 use crate::run::Request;
@@ -54,7 +55,8 @@ fn the_kernel_mounts_any_of_1000_snapshots_after_three_prunes() {
         return skipped("mounting needs root");
     }
     let scratch = Scratch::new("backup-1000");
-    let (source, store) = (scratch.path().join("source"), scratch.path().join("store"));
+    let disk = Disk::new(&scratch.path().join("disk"), 512);
+    let (source, store) = (scratch.path().join("source"), disk.path().join("store"));
     fs::create_dir(&source).unwrap();
     Store::create(&store, StoreCompression::default()).unwrap();
     let mut random = Rng::new(1000);
@@ -101,8 +103,12 @@ fn the_kernel_mounts_any_of_1000_snapshots_after_three_prunes() {
 /// Each pack has a segment at its start and one at its end, so that the image has addresses of 8 TiB.
 #[test]
 fn the_kernel_mounts_a_snapshot_of_all_packs() {
+    if !is_root() {
+        return skipped("mounting needs root");
+    }
     let scratch = Scratch::new("backup-packs");
-    let (source, store) = (scratch.path().join("source"), scratch.path().join("store"));
+    let disk = Disk::new(&scratch.path().join("disk"), 512);
+    let (source, store) = (scratch.path().join("source"), disk.path().join("store"));
     fs::create_dir(&source).unwrap();
     Store::create(&store, StoreCompression::default()).unwrap();
     let mut number = 0;
@@ -136,5 +142,6 @@ fn the_kernel_mounts_a_snapshot_of_all_packs() {
     let full = run(0, last + 1).unwrap_err().to_string();
     assert!(full.contains("63 packs"), "{full}");
     let snapshot = open.snapshot(number).unwrap();
+    drop(open);
     compare(&scratch, &store, &snapshot, &expected);
 }

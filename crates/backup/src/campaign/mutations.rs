@@ -20,7 +20,7 @@ use tuff_testkit::content::noise;
 use tuff_testkit::{Rng, Scratch};
 
 /// Mutations of a run without settings.
-const MUTATIONS: u64 = 40;
+const MUTATIONS: u64 = 24;
 /// Mutations of one store.
 const OF_STORE: u64 = 100;
 /// Longest time without progress, in campaigns.
@@ -103,7 +103,9 @@ impl Base {
             drop(open);
             older.push(read_files(&store));
         }
-        let files = older.pop().unwrap();
+        let mut files = older.pop().unwrap();
+        // Locks are made when they are missing.
+        files.entry("lock".into()).or_default();
         Self {
             source,
             scratch,
@@ -381,8 +383,10 @@ fn run(base: &Base, seed: u64) {
         }
     };
     let is_honest = !mutation.is_hostile && !mutation.is_header;
-    findings(&store, Depth::Trees);
-    findings(&store, Depth::Part(0.3));
+    if random.below(4) == 0 {
+        findings(&store, Depth::Trees);
+        findings(&store, Depth::Part(0.3));
+    }
     let found = findings(&store, Depth::Data);
     let first = base.wrong(&store, &found, mutation.forged);
     println!("  found {found:?}, wrong {first:?}");
@@ -395,7 +399,9 @@ fn run(base: &Base, seed: u64) {
         let is_wrong = first.contains(&snapshot.number);
         assert!(!(is_clean && is_wrong), "snapshot {}", snapshot.number);
     }
-    if let [a, .., b] = &snapshots[..] {
+    if let [a, .., b] = &snapshots[..]
+        && random.below(4) == 0
+    {
         let _ = verb("diff", |progress| {
             let take: &mut dyn FnMut(&[u8], &Change) -> Result<()> = &mut |_, _| Ok(());
             open.diff(a, b, progress, take)
@@ -417,6 +423,13 @@ fn run(base: &Base, seed: u64) {
     });
     println!("  repair: {repaired:?}");
     let repaired = repaired.unwrap();
+    let mut now = read_files(&store);
+    now.remove(Path::new("checked"));
+    if now == base.files {
+        // As it was.
+        assert!(!repaired.has_losses, "{repaired:?}");
+        return;
+    }
     let found = findings(&store, Depth::Data);
     let second = base.wrong(&store, &found, mutation.forged);
     let is_no_worse = second.iter().all(|number| first.contains(number));
