@@ -71,6 +71,11 @@ impl Store {
                 checked.findings.push(e.to_string());
             }
         }
+        for number in self.missing_manifests()? {
+            let path = self.snapshot_path(number);
+            let what = format!("{}: the manifest is missing", path.display());
+            checked.findings.push(what);
+        }
         let Marks {
             slots, has_lost, ..
         } = marks;
@@ -211,10 +216,15 @@ impl Store {
         let mut others = 0u64;
         for snapshot in snapshots {
             let mut tree = TreeReader::new(self, snapshot);
+            // First names of files that have others.
+            let mut linked = HashSet::new();
             // Trees that cannot be read are named already.
             while let Ok(Some((path, record))) = tree.next() {
                 progress.check()?;
-                let mut is_whole = true;
+                let mut is_whole = match &record.kind {
+                    Kind::Hardlink(first) => !linked.contains(first),
+                    _ => true,
+                };
                 for (range, alone) in are_alone(&record.ranges) {
                     let slot = self.slot(range.digest, alone)?;
                     is_whole &= slot.is_some_and(|slot| !damaged.has(slot));
@@ -224,6 +234,7 @@ impl Store {
                         others += 1;
                         continue;
                     }
+                    linked.insert(path.clone());
                     let found = files.entry(path).or_default();
                     *found = (snapshot.number, found.1 + 1);
                 }

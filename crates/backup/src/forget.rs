@@ -1,11 +1,12 @@
 //! Which snapshots are kept.
 
 use crate::run::seconds;
+use crate::seen;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
+use crate::{faults, files};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::time::SystemTime;
 use tuff_mkfs::{Error, Result};
 
 const DAY: i64 = 86_400;
@@ -47,7 +48,7 @@ impl Store {
     /// `Io` if the store cannot be listed.
     pub fn doubts(&self, snapshots: &[Snapshot]) -> Result<BTreeMap<u32, String>> {
         let confirmed = self.numbers("snapshots", ".confirmed")?;
-        let now = seconds(SystemTime::now());
+        let now = seconds(faults::now());
         let mut doubts = BTreeMap::new();
         let mut before: Option<&Snapshot> = None;
         for snapshot in snapshots {
@@ -108,23 +109,25 @@ impl Store {
         Ok(choices)
     }
 
-    /// Removes the manifest of a snapshot. `prune` frees what no other one names. The store must be open for writing.
+    /// Removes the manifest of a snapshot, or what is left of one whose manifest is missing. `prune` frees what no other one names.
+    /// The store must be open for writing.
     ///
     /// # Errors
     /// `Usage` if there is no such snapshot; `Io` of the host.
     pub fn forget(&mut self, number: u32) -> Result<()> {
-        if !self.snapshot_path(number).exists() {
+        if !self.snapshot_path(number).exists() && !self.missing_manifests()?.contains(&number) {
             return Err(Error::usage(format_args!(
                 "{}: no snapshot {number}",
                 self.path.display()
             )));
         }
-        self.remove(&format!("snapshots/{number:08}.json"))?;
+        // The manifest last: what is left alone would tell of a snapshot that is lost, or confirm the next one of this number.
+        files::remove(&seen::path(&self.path, number))?;
         let confirmed = format!("snapshots/{number:08}.confirmed");
-        match self.path.join(&confirmed).exists() {
-            true => self.remove(&confirmed),
-            false => Ok(()),
+        if self.path.join(&confirmed).exists() {
+            self.remove(&confirmed)?;
         }
+        self.remove(&format!("snapshots/{number:08}.json"))
     }
 
     /// Ends the doubt about a snapshot: it counts like others.

@@ -261,6 +261,133 @@ fn b6_backup_may_end_at_every_step() {
     assert!(steps > 5, "{steps}");
 }
 
+/// B9: damage from before tree and parity were made is no content: the ranges tell, and are stored again.
+#[test]
+fn b9_trees_of_damaged_clusters_hide_no_loss() {
+    let scratch = Scratch::new("backup-tree-of-damage");
+    let days = days(scratch.path());
+    let store = Store::open_to_write(&days.store).unwrap();
+    let directory = store.directory(&store.segments[&1]).unwrap();
+    store.packs[0].write(&[0; BLOCK], directory.start).unwrap();
+    store.write_tree(&directory, 2).unwrap();
+    drop(store);
+    assert!(!findings(&days.store).is_empty());
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    let repaired = store.repair(2, &Progress::default()).unwrap();
+    assert!(repaired.has_losses, "{repaired:?}");
+    drop(store);
+    assert!(!findings(&days.store).is_empty());
+}
+
+/// A manifest that the disk has lost is named and not replaced, and nothing is freed until it is forgotten.
+#[test]
+fn b2_a_manifest_that_is_gone_is_named() {
+    let scratch = Scratch::new("backup-manifest-gone");
+    let days = days(scratch.path());
+    for gone in [1, 3] {
+        fs::remove_file(days.store.join(format!("snapshots/{gone:08}.json"))).unwrap();
+    }
+    let is_named = |number: u32| {
+        let mut found = findings(&days.store).into_iter();
+        found.any(|what| what.ends_with(&format!("{number:08}.json: the manifest is missing")))
+    };
+    assert!(is_named(1) && is_named(3));
+    assert_eq!(backup(&days.store, &days.source), 4);
+    assert!(is_named(1) && is_named(3));
+    let refused = prune(&days.store).unwrap_err().to_string();
+    assert!(refused.contains("nothing was pruned"), "{refused}");
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    for gone in [1, 3] {
+        store.forget(gone).unwrap();
+        assert!(store.forget(gone).is_err());
+    }
+    drop(store);
+    prune(&days.store).unwrap();
+    assert_eq!(findings(&days.store), Vec::<String>::new());
+}
+
+/// A manifest under the number of another snapshot is damage.
+#[test]
+fn b2_a_manifest_of_another_number_is_named() {
+    let scratch = Scratch::new("backup-manifest-other");
+    let days = days(scratch.path());
+    let path = |number: u32| days.store.join(format!("snapshots/{number:08}.json"));
+    fs::copy(path(1), path(3)).unwrap();
+    assert!(Store::open(&days.store).unwrap().snapshot(3).is_err());
+    let is_named = |what: &String| what.contains("00000003.json");
+    assert!(findings(&days.store).iter().any(is_named));
+}
+
+/// What is left of a snapshot by a run of forget that ends early is of no other one.
+#[test]
+fn b2_forget_may_end_at_every_step() {
+    let scratch = Scratch::new("backup-forget-killed");
+    let days = days(scratch.path());
+    let at = scratch.path().join("copy");
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    store.confirm(3).unwrap();
+    drop(store);
+    for steps in 0..4 {
+        copy(&days.store, &at);
+        let mut store = Store::open_to_write(&at).unwrap();
+        limit(Some(steps));
+        let forgotten = store.forget(3);
+        limit(None);
+        drop(store);
+        assert_eq!(findings(&at), Vec::<String>::new(), "step {steps}");
+        assert_eq!(forgotten.is_ok(), steps == 3);
+        if steps == 3 {
+            let number = backup(&at, &days.source);
+            assert_eq!(number, 3);
+            assert!(!at.join("snapshots/00000003.confirmed").exists());
+        }
+    }
+}
+
+/// Blocks of a segment whose directory and tree are lost are freed, when no snapshot misses them.
+#[test]
+fn b2_blocks_of_no_segment_are_freed() {
+    let scratch = Scratch::new("backup-unclaimed");
+    let days = days(scratch.path());
+    for end in ["dir", "tree"] {
+        fs::remove_file(days.store.join(format!("segments/00000002.{end}"))).unwrap();
+    }
+    let unclaimed = || {
+        let store = Store::open(&days.store).unwrap();
+        let [first, third] = [1, 3].map(|number| store.segments[&number].header);
+        store.packs[0].has_data(first.start + first.blocks..third.start)
+    };
+    let _ = prune(&days.store);
+    assert!(unclaimed());
+    let number = backup(&days.store, &days.source);
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    for old in 1..number {
+        store.forget(old).unwrap();
+    }
+    drop(store);
+    prune(&days.store).unwrap();
+    assert!(!unclaimed());
+    assert_eq!(findings(&days.store), Vec::<String>::new());
+}
+
+/// A tree that does not give its missing directory is a loss that ends with its repair.
+#[test]
+fn b9_a_tree_without_its_directory_is_removed() {
+    let scratch = Scratch::new("backup-tree-alone");
+    let days = days(scratch.path());
+    let path = |end: &str| days.store.join(format!("segments/00000002.{end}"));
+    fs::remove_file(path("dir")).unwrap();
+    let tree = fs::File::options().write(true).open(path("tree")).unwrap();
+    tree.set_len(BLOCK as u64).unwrap();
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    let repaired = store.repair(2, &Progress::default()).unwrap();
+    assert!(repaired.has_losses, "{repaired:?}");
+    store.forget(2).unwrap();
+    drop(store);
+    backup(&days.store, &days.source);
+    assert_eq!(findings(&days.store), Vec::<String>::new());
+}
+
 /// B4: a range that is twice in one segment, and in two, is kept once.
 #[test]
 fn b4_duplicates_are_kept_once() {

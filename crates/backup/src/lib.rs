@@ -23,6 +23,7 @@ mod digest;
 mod directories;
 mod encode;
 mod encoders;
+mod faults;
 mod files;
 mod forget;
 mod image;
@@ -45,6 +46,8 @@ mod store;
 mod sweep;
 mod tree;
 
+#[cfg(test)]
+mod campaign;
 #[cfg(test)]
 mod killed;
 

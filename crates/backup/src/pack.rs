@@ -11,6 +11,7 @@
 use crate::bucket::Objects;
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
+use crate::faults::is_lost;
 use crate::files::step;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
@@ -190,7 +191,11 @@ impl Pack {
     /// Writes from `start` on.
     pub(crate) fn write_at(&self, bytes: &[u8], start: u64) -> io::Result<()> {
         step()?;
-        self.file()?.write_all_at(bytes, start)
+        let file = self.file()?;
+        if is_lost() {
+            return Ok(());
+        }
+        file.write_all_at(bytes, start)
     }
 
     /// Writes clusters of a new segment.
@@ -220,7 +225,9 @@ impl Pack {
             let file = self.file()?;
             if file.metadata()?.len() > end {
                 step()?;
-                file.set_len(end)?;
+                if !is_lost() {
+                    file.set_len(end)?;
+                }
             }
             Ok(())
         };
@@ -239,6 +246,9 @@ impl Pack {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punch = || {
             step()?;
+            if is_lost() {
+                return Ok(true);
+            }
             match fallocate(self.file()?, flags, start, len) {
                 Ok(()) => Ok(true),
                 Err(e) if [rustix::io::Errno::OPNOTSUPP, rustix::io::Errno::NOSYS].contains(&e) => {

@@ -9,6 +9,7 @@
 
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
+use crate::faults::is_lost;
 use crate::files::step;
 use crate::pack::{Pack, field, is_sealed, put_fields, seal};
 use crate::segment::{self, DIRECTORY_MAX, SegmentHeader, is_segment};
@@ -74,7 +75,8 @@ impl TreeFront {
             root: *bytes[88..].first_chunk()?,
         };
         let is_placed = is_segment(front.pack, front.start, front.blocks);
-        (is_placed && front.directory_len <= DIRECTORY_MAX).then_some(front)
+        let is_bounded = is_placed && front.directory_len <= DIRECTORY_MAX;
+        (is_bounded && front.end(store).is_ok()).then_some(front)
     }
 
     /// Length of what is covered. Unit: bytes.
@@ -273,6 +275,9 @@ pub(crate) fn write(
     output.write_at(&bytes, 0)?;
     output.write_at(&bytes, built.end)?;
     step()?;
+    if is_lost() {
+        return Ok(());
+    }
     output.finish(built.end + BLOCK as u64, true)
 }
 
@@ -374,4 +379,38 @@ pub(crate) fn front(path: &Path, store: &[u8; 16]) -> io::Result<Option<TreeFron
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fronts_that_claim_too_much_are_refused() {
+        let store = [3; 16];
+        let front = TreeFront {
+            number: 1,
+            pack: 0,
+            start: 1,
+            blocks: 100,
+            directory_len: 5000,
+            directory: Digest::of_bytes(b""),
+            roots: 2,
+            root: Root::default(),
+        };
+        let decode = |front: &TreeFront| TreeFront::decode(&front.encode(&store), &store);
+        assert_eq!(decode(&front), Some(front));
+        for roots in [0, 1, 25, u32::MAX] {
+            assert_eq!(decode(&TreeFront { roots, ..front }), None, "{roots}");
+        }
+        for blocks in [u32::MAX, 1 << 20] {
+            assert_eq!(decode(&TreeFront { blocks, ..front }), None, "{blocks}");
+        }
+        let directory_len = u64::MAX;
+        let long = TreeFront {
+            directory_len,
+            ..front
+        };
+        assert_eq!(decode(&long), None);
+    }
 }

@@ -105,6 +105,9 @@ impl Store {
             progress,
         )?;
         self.load()?;
+        if !marks.has_lost {
+            self.free_unclaimed(&mut pruned)?;
+        }
         let is_live = |segment: u32, member: u32| {
             renewed.contains(&segment) || marks.segment(segment).has_member(member)
         };
@@ -122,7 +125,7 @@ impl Store {
         Ok(pruned)
     }
 
-    /// Removes files of runs that ended early, and lists of files of snapshots that are gone.
+    /// Removes files of runs that ended early.
     fn remove_leftovers(&mut self, pruned: &mut Pruned) -> Result<()> {
         for dir in ["packs", "segments", "snapshots", "seen", "pins"] {
             let dir = self.path.join(dir);
@@ -136,12 +139,6 @@ impl Store {
                 {
                     files::remove(&path)?;
                 }
-            }
-        }
-        let snapshots = self.numbers("snapshots", ".json")?;
-        for number in self.numbers("seen", "")? {
-            if snapshots.binary_search(&number).is_err() {
-                files::remove(&self.path.join(format!("seen/{number:08}")))?;
             }
         }
         let directories = self.numbers("segments", ".dir")?;
@@ -201,6 +198,10 @@ impl Store {
                 let added = marks.add_snapshot(self, snapshot, progress);
                 added.map_err(unknown)?;
             }
+        }
+        if let Some(number) = self.missing_manifests()?.first() {
+            let place = Place::file(self.snapshot_path(*number).display());
+            return Err(unknown(Error::corrupt(place, "the manifest is missing")));
         }
         for snapshot in self.snapshots()? {
             let snapshot = snapshot.map_err(unknown)?;
@@ -263,6 +264,31 @@ impl Store {
         pruned.removed_segments += 1;
         let blocks = directory.start..directory.start + directory.blocks;
         self.punch(directory.pack, &[blocks], pruned)
+    }
+
+    /// Frees blocks of packs that are of no segment: a run has ended between the removal of a directory and this, or directory and
+    /// tree are lost.
+    fn free_unclaimed(&self, pruned: &mut Pruned) -> Result<()> {
+        // A directory that cannot be read may be one that claims them.
+        if !self.damage.is_empty() {
+            return Ok(());
+        }
+        for (number, pack) in (0..).zip(&self.packs) {
+            let headers = self.segments.values().map(|segment| segment.header);
+            let mut claimed: Vec<Range<u32>> = headers
+                .filter(|header| header.pack == number)
+                .map(|header| header.start..header.start + header.blocks)
+                .collect();
+            claimed.sort_unstable_by_key(|blocks| blocks.start);
+            let mut at = 1;
+            for blocks in claimed {
+                if at < blocks.start && pack.has_data(at..blocks.start) {
+                    self.punch(number, std::slice::from_ref(&(at..blocks.start)), pruned)?;
+                }
+                at = at.max(blocks.end);
+            }
+        }
+        Ok(())
     }
 
     fn punch(&self, pack: u16, gaps: &[Range<u32>], pruned: &mut Pruned) -> Result<()> {

@@ -3,6 +3,7 @@
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::encode::decode;
+use crate::faults::is_lost;
 use crate::files::{self, step};
 use crate::pack::Pack;
 use crate::segment::Directory;
@@ -71,8 +72,10 @@ impl Store {
                 let what = format!("segment {number}: corrected blocks: {blocks}");
                 repaired.findings.push(what);
             }
-            if done.is_open {
-                self.drop_lost(&directory, threads, &mut repaired)?;
+            // A tree that was made from damaged clusters agrees with them. Ranges do not.
+            let state = self.examine(&directory);
+            if done.is_open || !state.is_whole() {
+                self.drop_lost(&directory, &state, threads, &mut repaired)?;
             }
             progress.add_bytes(u64::from(directory.blocks) * BLOCK as u64);
         }
@@ -116,15 +119,23 @@ impl Store {
             repaired.findings.push(what);
         }
         let known: HashSet<u32> = self.segments.keys().copied().collect();
-        for number in self.numbers("segments", ".dir")? {
-            if !known.contains(&number) {
-                let path = self.directory_path(number);
+        let mut numbers = self.numbers("segments", ".dir")?;
+        numbers.extend(self.numbers("segments", ".tree")?);
+        numbers.sort_unstable();
+        numbers.dedup();
+        for number in numbers {
+            if known.contains(&number) {
+                continue;
+            }
+            let path = self.directory_path(number);
+            // The last tree alone is of a run that ended early.
+            if path.exists() || number + 1 != self.next_segment() {
                 let what = format!("{}: is lost, with its segment", path.display());
                 repaired.has_losses = true;
                 repaired.findings.push(what);
-                self.remove(&format!("segments/{number:08}.dir"))?;
-                files::remove(&self.tree_path(number))?;
             }
+            self.remove(&format!("segments/{number:08}.dir"))?;
+            files::remove(&self.tree_path(number))?;
         }
         Ok(())
     }
@@ -169,7 +180,10 @@ impl Store {
                 }
                 RepairedBlock::Tree(at, bytes) | RepairedBlock::Parity(at, bytes) => {
                     step()?;
-                    file.write_all_at(bytes, at)
+                    match is_lost() {
+                        true => Ok(()),
+                        false => file.write_all_at(bytes, at),
+                    }
                 }
             }
         });
@@ -189,10 +203,10 @@ impl Store {
     fn drop_lost(
         &mut self,
         directory: &Directory,
+        state: &Examined,
         threads: usize,
         repaired: &mut Repaired,
     ) -> Result<()> {
-        let state = self.examine(directory);
         let keeps_range = |i: u32| state.ranges[i as usize];
         let keeps_member = |i: u32| state.members[i as usize];
         let kept = directory.keep(&keeps_range, &keeps_member);
@@ -383,6 +397,12 @@ pub(crate) struct Examined {
     pub(crate) members: Vec<bool>,
     /// Content that was read. Unit: bytes.
     pub(crate) bytes: u64,
+}
+
+impl Examined {
+    fn is_whole(&self) -> bool {
+        self.ranges.iter().chain(&self.members).all(|good| *good)
+    }
 }
 
 /// Block at a position, if it has this digest.

@@ -6,6 +6,7 @@ use crate::cut::{self, DATA};
 use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
+use crate::faults::{before_read, now};
 use crate::index::{Key, key};
 use crate::pack::{PACK_MAX, Pack};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
@@ -202,7 +203,7 @@ impl Store {
             run.directories_above(&sources)?;
             for (number, source) in sources.iter().enumerate() {
                 let previous = number.checked_sub(1).map(|number| &*sources[number]);
-                run.archive = archives.open(source, SystemTime::now())?;
+                run.archive = archives.open(source, now())?;
                 run.source(source, previous, &options, &mut old)?;
             }
             run.finish()
@@ -217,7 +218,7 @@ impl Store {
         let mut snapshot = Snapshot {
             number: 0,
             series: request.series.clone(),
-            time: seconds(SystemTime::now()),
+            time: seconds(now()),
             parent: report.parent,
             sources: sources.iter().map(|path| shown(path)).collect(),
             entries: report.entries,
@@ -243,8 +244,11 @@ impl Store {
 
     /// Gives a snapshot the next number that is free.
     fn write_snapshot(&self, snapshot: &mut Snapshot) -> Result<()> {
-        let last = self.numbers("snapshots", ".json")?.last().copied();
-        self.write_snapshot_as(snapshot, last.unwrap_or(0).saturating_add(1))
+        let mut numbers = self.numbers("snapshots", ".json")?;
+        // What tells of a loss is not covered up.
+        numbers.extend(self.missing_manifests()?);
+        let last = numbers.into_iter().max().unwrap_or(0);
+        self.write_snapshot_as(snapshot, last.saturating_add(1))
     }
 
     /// Gives a snapshot a number, or the next one that is free.
@@ -414,7 +418,7 @@ impl Run<'_> {
         options: &Options,
         old: &mut ParentFiles,
     ) -> Result<()> {
-        let now = SystemTime::now();
+        let now = now();
         let file = source;
         let source = if self.is_root { Path::new("/") } else { source };
         let above = source
@@ -617,6 +621,7 @@ impl Run<'_> {
         let read = self.content(
             before.size(),
             &|buffer, at| {
+                before_read();
                 file.read_exact_at(buffer, at).map_err(|e| {
                     failure.replace(Some((e, at)));
                     Error::limit(Place::image(), "the source failed")

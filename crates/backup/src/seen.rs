@@ -1,6 +1,7 @@
 //! States of the files of a snapshot on the host: files that are as they were are not read again.
 //!
-//! The list is a hint of this host. Without it, or if it is damaged, the next run reads every file.
+//! The list is a hint of this host. Without it, or if it is damaged, the next run reads every file. A list without a manifest tells
+//! that the manifest was lost: `forget` removes the list first.
 
 use crate::files::{self, NewFile};
 use std::fs::{self, File, Metadata};
@@ -145,13 +146,14 @@ impl SeenWriter {
         file.map_err(io::IntoInnerError::into_error)?
             .finish(&path(store, number))?;
         if let Some(parent) = parent {
-            // A list that stays takes space and nothing else.
-            let _ = fs::remove_file(path(store, parent));
+            // A list that stays takes space and nothing else. An empty one tells that there is a manifest.
+            let _ = fs::write(path(store, parent), b"");
         }
         Ok(())
     }
 }
 
-fn path(store: &Path, number: u32) -> PathBuf {
+/// File of the list of a snapshot.
+pub(crate) fn path(store: &Path, number: u32) -> PathBuf {
     store.join(format!("seen/{number:08}"))
 }

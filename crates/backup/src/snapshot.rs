@@ -53,6 +53,7 @@ impl Snapshot {
     pub(crate) fn text(&self) -> String {
         let tree: Vec<String> = self.tree.iter().map(Digest::to_string).collect();
         let manifest = json!({
+            "number": self.number,
             "series": self.series,
             "time": self.time,
             "parent": self.parent,
@@ -68,12 +69,17 @@ impl Snapshot {
         format!("{:#}\n", json!({ "snapshot": manifest, "check": check }))
     }
 
-    /// Reads a manifest. `None` if it is damaged.
+    /// Reads a manifest. `None` if it is damaged, or that of another snapshot.
     pub(crate) fn parse(number: u32, text: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(text).ok()?;
         let manifest = &value["snapshot"];
         let check = Digest::of_bytes(manifest.to_string().as_bytes()).to_string();
         if value["check"].as_str()? != check {
+            return None;
+        }
+        // The first stores have manifests without it.
+        let is_other = |stated: u64| stated != u64::from(number);
+        if manifest["number"].as_u64().is_some_and(is_other) {
             return None;
         }
         let strings = |key: &str| {

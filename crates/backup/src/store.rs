@@ -465,7 +465,9 @@ impl Store {
                 Vec::new()
             }
         };
-        let mut directory = Directory::decode(&bytes, &self.id);
+        // The directory of another segment is damage, too.
+        let is_own = |directory: &Directory| directory.number == number;
+        let mut directory = Directory::decode(&bytes, &self.id).filter(is_own);
         let mut corrected = None;
         if directory.is_none() && self.objects.is_some() {
             self.damage.push(format!("{}: is damaged", path.display()));
@@ -478,7 +480,7 @@ impl Store {
                 corrected = self.recovered_directory(number, std::mem::take(&mut bytes));
             }
             let decode = |bytes: &[u8]| Directory::decode(bytes, &self.id);
-            directory = corrected.as_deref().and_then(decode);
+            directory = corrected.as_deref().and_then(decode).filter(is_own);
             let state = match directory {
                 Some(_) => {
                     "is damaged, and is read with the parity; `tuff store repair` writes it anew"
@@ -490,7 +492,7 @@ impl Store {
                 self.damage.push(format!("{}: {state}", path.display()));
             }
         }
-        let Some(directory) = directory.filter(|directory| directory.number == number) else {
+        let Some(directory) = directory else {
             return Ok(());
         };
         let state = state.filter(|_| corrected.is_none());
@@ -797,6 +799,18 @@ impl Store {
             .into_iter()
             .map(|number| self.snapshot(number))
             .collect())
+    }
+
+    /// Numbers of snapshots of which a part is left, but no manifest: a disk has lost it after it was written.
+    pub(crate) fn missing_manifests(&self) -> Result<Vec<u32>> {
+        if self.objects.is_some() {
+            // Other hosts remove manifests, too.
+            return Ok(Vec::new());
+        }
+        let manifests = self.numbers("snapshots", ".json")?;
+        let mut missing = self.numbers("seen", "")?;
+        missing.retain(|number| manifests.binary_search(number).is_err());
+        Ok(missing)
     }
 
     pub(crate) fn snapshot_path(&self, number: u32) -> PathBuf {

@@ -271,7 +271,7 @@ mod tests {
         let scratch = Scratch::new("backup-lists");
         let source = scratch.path().join("source");
         std::fs::create_dir(&source).unwrap();
-        for number in 0..3000 {
+        for number in 0..9000 {
             let digest = Digest::of_bytes(&u32::to_le_bytes(number));
             let target = digest.to_string().repeat(6);
             symlink(target, source.join(format!("{number:04}"))).unwrap();
@@ -303,7 +303,7 @@ mod tests {
             count += 1;
         }
         // The directories above the links are entries of the tree.
-        assert!(count > 3000, "{count}");
+        assert!(count > 9000, "{count}");
         let checked = store.check(Depth::Trees, 1, &progress).unwrap();
         assert_eq!(checked.findings, Vec::<String>::new());
         store.prune(1, &progress).unwrap();

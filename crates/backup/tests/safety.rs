@@ -61,10 +61,11 @@ fn forge(store: &Path, number: u32, series: &str, time: i64) -> u32 {
     let mut snapshot = value["snapshot"].clone();
     snapshot["series"] = series.into();
     snapshot["time"] = time.into();
-    let check = Digest::of_bytes(snapshot.to_string().as_bytes()).to_string();
-    let forged = serde_json::json!({"snapshot": snapshot, "check": check});
     let numbers = Store::open(store).unwrap().snapshots().unwrap();
     let next = numbers.last().unwrap().as_ref().unwrap().number + 1;
+    snapshot["number"] = next.into();
+    let check = Digest::of_bytes(snapshot.to_string().as_bytes()).to_string();
+    let forged = serde_json::json!({"snapshot": snapshot, "check": check});
     fs::write(manifest(next), forged.to_string()).unwrap();
     next
 }
@@ -169,7 +170,7 @@ fn repaired(what: &str, store: &Path, name: &str, damage: &dyn Fn(&mut Vec<u8>))
 #[test]
 fn b9_lost_sectors_shifts_and_truncation_are_repaired_in_place() {
     let scratch = Scratch::new("backup-b9");
-    let (_, store) = saved(&scratch);
+    let (source, store) = saved(&scratch);
     let run = check(&store, Depth::Data).longest_run.unwrap() as usize;
     let mut random = Rng::new(9);
     let pack = "packs/0000.pack";
@@ -203,6 +204,15 @@ fn b9_lost_sectors_shifts_and_truncation_are_repaired_in_place() {
     repaired("a truncated pack", &store, pack, &|bytes| {
         bytes.truncate(len - 5000);
     });
+    let other = fs::read(store.join("segments/00000001.dir")).unwrap();
+    fs::write(source.join("more"), text(5000, 7)).unwrap();
+    backup(&store, "test", &source);
+    repaired(
+        "the directory of another segment",
+        &store,
+        "segments/00000002.dir",
+        &|bytes| bytes.clone_from(&other),
+    );
     repaired(
         "an empty directory",
         &store,
@@ -252,6 +262,7 @@ fn b9_what_is_lost_is_named_and_stored_anew() {
 fn b9_files_with_losses_have_names() {
     let scratch = Scratch::new("backup-b9-names");
     let (source, store) = saved(&scratch);
+    fs::hard_link(source.join("noise"), source.join("other-name")).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(2100));
     backup(&store, "test", &source);
     let pack = store.join("packs/0000.pack");
@@ -260,7 +271,10 @@ fn b9_files_with_losses_have_names() {
     let middle = bytes.len() / 2;
     bytes[middle - 400_000..middle + 400_000].fill(0xee);
     fs::write(&pack, &bytes).unwrap();
-    let named = |found: Vec<String>| found.iter().any(|what| what.contains("source/noise"));
+    let named = |found: Vec<String>| {
+        let is_named = |name: &&str| found.iter().any(|what| what.contains(*name));
+        ["source/noise", "source/other-name"].iter().all(is_named)
+    };
     assert!(named(findings(&store)));
     assert!(repair(&store).has_losses);
     assert!(named(findings(&store)));

@@ -2,7 +2,12 @@
 
 use crate::is_root;
 use crate::tree::{Ignore, Record, assert_same, host_tree, image_tree, open};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount,
+    unmount,
+};
 use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,32 +26,46 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
         return;
     }
     fs::create_dir_all(dir).unwrap();
-    let mount_and_check = |way: &str, image: &Path, devices: &[&Path]| {
-        let data: Vec<String> = (devices.iter())
-            .map(|d| format!("device={}", d.display()))
-            .collect();
-        let data = CString::new(data.join(",")).unwrap();
-        match mount(image, dir, "erofs", MountFlags::RDONLY, Some(&*data)) {
-            Ok(()) => {
-                let mounted = Detached(dir);
-                see(way, dir);
-                drop(mounted);
-            }
-            Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
-                crate::skipped(format_args!("mount of {way}: {e}"));
-            }
-            Err(e) => panic!("mount of {way}: {e}"),
+    let see_mount = |way: &str, mounted: rustix::io::Result<()>| match mounted {
+        Ok(()) => {
+            let mounted = Detached(dir);
+            see(way, dir);
+            drop(mounted);
         }
+        Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
+            crate::skipped(format_args!("mount of {way}: {e}"));
+        }
+        Err(e) => panic!("mount of {way}: {e}"),
     };
-    mount_and_check("files", image, devices);
+    see_mount("files", mount_files(image, devices, dir));
     let loops: Option<Vec<Loop>> = devices.iter().copied().map(Loop::over).collect();
     match (Loop::over(image), loops) {
         (Some(image), Some(loops)) => {
             let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
-            mount_and_check("loop devices", &image.0, &devices);
+            let data: Vec<String> = (devices.iter())
+                .map(|d| format!("device={}", d.display()))
+                .collect();
+            let data = CString::new(data.join(",")).unwrap();
+            let mounted = mount(&image.0, dir, "erofs", MountFlags::RDONLY, Some(&*data));
+            see_mount("loop devices", mounted);
         }
         _ => crate::skipped("no loop devices"),
     }
+}
+
+/// Mounts files by fsopen(2), one option at a time, because the names of many do not fit into the options of mount(2).
+fn mount_files(image: &Path, devices: &[&Path], dir: &Path) -> rustix::io::Result<()> {
+    let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_flag(&context, "ro")?;
+    fsconfig_set_string(&context, "source", image)?;
+    for device in devices {
+        fsconfig_set_string(&context, "device", *device)?;
+    }
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY;
+    let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(&mounted, "", CWD, dir, flags)
 }
 
 /// Mount that is detached when the value is dropped, also by a test that fails.

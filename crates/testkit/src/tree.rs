@@ -12,6 +12,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tuff_erofs::read::{FileType, Image, Inode, Location};
+use tuff_erofs::{Error, Place};
 
 /// Everything that a user can observe about one name in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub fn host_tree(root: &Path) -> Vec<Record> {
         }
         let (mut content, mut data) = (None, None);
         if kind == FileType::File {
-            content = Some(hash(std::fs::File::open(&full).unwrap()));
+            content = Some(hash(std::fs::File::open(&full).unwrap()).unwrap());
             data = Some(host_data(&full, stat.st_size as u64));
         }
         let special = matches!(kind, FileType::Char | FileType::Block);
@@ -93,32 +94,44 @@ pub fn host_tree(root: &Path) -> Vec<Record> {
 
 /// Records the tree of an image, read by the library.
 pub fn image_tree(image: &Image) -> Vec<Record> {
+    try_image_tree(image).unwrap()
+}
+
+/// Records the tree of an image that may be damaged, read by the library.
+///
+/// # Errors
+/// The first error of the image.
+pub fn try_image_tree(image: &Image) -> tuff_erofs::Result<Vec<Record>> {
     let mut out = Vec::new();
-    let mut todo = vec![(Vec::new(), image.root().unwrap())];
+    let mut todo = vec![(Vec::new(), image.root()?)];
     while let Some((path, inode)) = todo.pop() {
         if inode.is_dir() {
-            for entry in image.read_dir(&inode).unwrap() {
-                let entry = entry.unwrap();
+            for entry in image.read_dir(&inode)? {
+                let entry = entry?;
                 if matches!(&entry.name[..], b"." | b"..") {
                     continue;
                 }
                 assert_eq!(
-                    image.lookup(&inode, &entry.name).unwrap(),
+                    image.lookup(&inode, &entry.name)?,
                     Some(entry.nid),
                     "lookup finds the listed nid"
                 );
-                todo.push((child(&path, &entry.name), image.inode(entry.nid).unwrap()));
+                todo.push((child(&path, &entry.name), image.inode(entry.nid)?));
             }
         }
-        out.push((inode.nid(), image_record(image, &inode, path)));
+        out.push((inode.nid(), try_image_record(image, &inode, path)?));
     }
-    finish(out)
+    Ok(finish(out))
 }
 
 /// Records one inode of an image.
 pub fn image_record(image: &Image, inode: &Inode, path: Vec<u8>) -> Record {
+    try_image_record(image, inode, path).unwrap()
+}
+
+fn try_image_record(image: &Image, inode: &Inode, path: Vec<u8>) -> tuff_erofs::Result<Record> {
     let file = inode.file_type() == FileType::File;
-    Record {
+    Ok(Record {
         path,
         mode: inode.mode().into(),
         uid: inode.uid(),
@@ -127,23 +140,34 @@ pub fn image_record(image: &Image, inode: &Inode, path: Vec<u8>) -> Record {
         nlink: inode.nlink().into(),
         size: inode.size(),
         device: inode.device(),
-        target: (inode.file_type() == FileType::Symlink).then(|| image.readlink(inode).unwrap()),
+        target: match inode.file_type() {
+            FileType::Symlink => Some(image.readlink(inode)?),
+            _ => None,
+        },
         xattrs: image
-            .xattrs(inode)
-            .unwrap()
+            .xattrs(inode)?
             .into_iter()
             .map(|x| (x.name, x.value))
             .collect(),
-        content: file.then(|| hash(image.reader(inode).unwrap())),
-        data: file.then(|| image_data(image, inode)),
+        content: match file {
+            true => Some(
+                hash(image.reader(inode)?)
+                    .map_err(|e| Error::io(Place::image(), "cannot read", e))?,
+            ),
+            false => None,
+        },
+        data: match file {
+            true => Some(image_data(image, inode)?),
+            false => None,
+        },
         same_as: Vec::new(),
-    }
+    })
 }
 
-fn image_data(image: &Image, inode: &Inode) -> Vec<(u64, u64)> {
+fn image_data(image: &Image, inode: &Inode) -> tuff_erofs::Result<Vec<(u64, u64)>> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
-    for extent in image.extents(inode, 0..u64::MAX).unwrap() {
-        let extent = extent.unwrap();
+    for extent in image.extents(inode, 0..u64::MAX)? {
+        let extent = extent?;
         if extent.location == Location::Hole {
             continue;
         }
@@ -152,7 +176,7 @@ fn image_data(image: &Image, inode: &Inode) -> Vec<(u64, u64)> {
             _ => runs.push((extent.offset, extent.end())),
         }
     }
-    runs
+    Ok(runs)
 }
 
 fn host_data(path: &Path, size: u64) -> Vec<(u64, u64)> {
@@ -179,21 +203,21 @@ fn host_xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     out
 }
 
-fn hash(mut from: impl Read) -> u64 {
+fn hash(mut from: impl Read) -> std::io::Result<u64> {
     let mut hasher = DefaultHasher::new();
     let mut buf = vec![0; 1 << 20];
     loop {
         // Filled before hashing, so that the hash does not depend on the lengths of single reads.
         let mut n = 0;
         while n < buf.len() {
-            match from.read(&mut buf[n..]).unwrap() {
+            match from.read(&mut buf[n..])? {
                 0 => break,
                 m => n += m,
             }
         }
         hasher.write(&buf[..n]);
         if n < buf.len() {
-            return hasher.finish();
+            return Ok(hasher.finish());
         }
     }
 }
