@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 use tuff_mkfs::{Progress, Result};
-use tuff_testkit::tree::{Record, diff, from_source, host_tree, try_image_tree};
+use tuff_testkit::tree::{Ignore, Record, diff, from_source, host_tree, try_image_tree};
 
 /// Tree of a source as a walk of the host finds it.
 pub(super) fn walk(source: &Path) -> Vec<Record> {
@@ -52,9 +52,15 @@ impl Saved {
                 }
                 continue;
             };
-            let one = |record: &Record| diff(&[record.clone()], &[shown.clone()], ignore);
-            let lines = one(expected);
-            if !lines.is_empty() && !other.is_some_and(|other| one(other).is_empty()) {
+            let one = |record: &Record, ignore| diff(&[record.clone()], &[shown.clone()], ignore);
+            let lines = one(expected, ignore);
+            // The attributes are those of the file that was found first, also where another one has taken its name.
+            let of_later = Ignore {
+                xattrs: true,
+                ..ignore
+            };
+            let is_later = other.is_some_and(|other| one(other, of_later).is_empty());
+            if !lines.is_empty() && !is_later {
                 found.insert(path.clone(), lines.join(", "));
             }
         }

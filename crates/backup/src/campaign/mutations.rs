@@ -396,7 +396,9 @@ fn run(base: &Base, seed: u64) {
             open.check_files(snapshot, &[], progress)
         });
         let is_clean = files.is_ok_and(|checked| checked.findings.is_empty());
-        let is_wrong = first.contains(&snapshot.number);
+        // No image has a pack without its first block, but its ranges can be read.
+        let has_fronts = !found.iter().any(|what| what.contains("the first block"));
+        let is_wrong = has_fronts && first.contains(&snapshot.number);
         assert!(!(is_clean && is_wrong), "snapshot {}", snapshot.number);
     }
     if let [a, .., b] = &snapshots[..]
