@@ -318,7 +318,7 @@ fn b2_a_manifest_of_another_number_is_named() {
     assert!(findings(&days.store).iter().any(is_named));
 }
 
-/// What is left of a snapshot by a run of forget that ends early is of no other one.
+/// Parts of a snapshot that are left by a run of forget that ends early are of no other one.
 #[test]
 fn b2_forget_may_end_at_every_step() {
     let scratch = Scratch::new("backup-forget-killed");

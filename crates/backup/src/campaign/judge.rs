@@ -11,6 +11,7 @@ use rustix::fs::{SeekFrom, seek};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::Path;
+use std::slice::from_ref;
 use std::sync::Arc;
 use tuff_mkfs::{Progress, Result};
 use tuff_testkit::tree::{Ignore, Record, diff, from_source, host_tree, try_image_tree};
@@ -20,7 +21,7 @@ pub(super) fn walk(source: &Path) -> Vec<Record> {
     host_tree(source)
 }
 
-/// What must be in a snapshot.
+/// Expected content of a snapshot.
 pub(super) struct Saved {
     pub(super) tree: Vec<Record>,
     /// The tree after a change that came while it was read.
@@ -52,7 +53,7 @@ impl Saved {
                 }
                 continue;
             };
-            let one = |record: &Record, ignore| diff(&[record.clone()], &[shown.clone()], ignore);
+            let one = |record: &Record, ignore| diff(from_ref(record), from_ref(shown), ignore);
             let lines = one(expected, ignore);
             // The attributes are those of the file that was found first, also where another one has taken its name.
             let of_later = Ignore {
@@ -157,7 +158,7 @@ fn allocated(path: &Path) -> BTreeSet<u32> {
 /// Range in a directory: segment, number among its ranges, and the number of its member.
 type Place = (u32, usize, Option<usize>);
 
-/// What snapshots name in the directories of a store.
+/// Ranges that snapshots name in the directories of a store.
 struct Needs {
     directories: BTreeMap<u32, Directory>,
     own: HashMap<Digest, Place>,
