@@ -428,8 +428,8 @@ fn run(base: &Base, seed: u64) {
     let mut now = read_files(&store);
     now.remove(Path::new("checked"));
     if now == base.files {
-        // As it was.
-        assert!(!repaired.has_losses, "{repaired:?}");
+        // As it was. Of a directory of an earlier day, ranges may be lost that no snapshot names.
+        assert!(!repaired.has_losses || !mutation.is_bit, "{repaired:?}");
         return;
     }
     let found = findings(&store, Depth::Data);
