@@ -32,7 +32,7 @@ mod injected {
     use std::time::{Duration, SystemTime};
     use tuff_testkit::Rng;
 
-    /// Of so many writes one is lost.
+    /// Number of writes of which one is lost.
     const LOST_OF: u64 = 40;
 
     /// Change of a source. It gets the number of the read.

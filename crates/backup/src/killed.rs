@@ -318,7 +318,7 @@ fn b2_a_manifest_of_another_number_is_named() {
     assert!(findings(&days.store).iter().any(is_named));
 }
 
-/// What is left of a snapshot by a run of forget that ends early is of no other one.
+/// Parts of a snapshot that are left by a run of forget that ends early are of no other one.
 #[test]
 fn b2_forget_may_end_at_every_step() {
     let scratch = Scratch::new("backup-forget-killed");
@@ -386,6 +386,22 @@ fn b9_a_tree_without_its_directory_is_removed() {
     drop(store);
     backup(&days.store, &days.source);
     assert_eq!(findings(&days.store), Vec::<String>::new());
+}
+
+/// A member that names another group than the one that has its content is damage, although its digest is there.
+#[test]
+fn members_of_other_groups_are_damage() {
+    let scratch = Scratch::new("backup-other-group");
+    let days = days(scratch.path());
+    let mut store = Store::open_to_write(&days.store).unwrap();
+    let mut directory = store.directory(&store.segments[&1]).unwrap();
+    let member = directory.members.iter_mut().find(|member| member.group > 0);
+    member.unwrap().group = 0;
+    store.replace_directory(&directory).unwrap();
+    drop(store);
+    let found = findings(&days.store);
+    let is_loss = |what: &String| what.contains("damaged ranges: 1");
+    assert!(found.iter().any(is_loss), "{found:?}");
 }
 
 /// B4: a range that is twice in one segment, and in two, is kept once.

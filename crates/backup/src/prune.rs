@@ -283,7 +283,8 @@ impl Store {
             let mut at = 1;
             for blocks in claimed {
                 if at < blocks.start && pack.has_data(at..blocks.start) {
-                    self.punch(number, std::slice::from_ref(&(at..blocks.start)), pruned)?;
+                    let gap = at..blocks.start;
+                    self.punch(number, std::slice::from_ref(&gap), pruned)?;
                 }
                 at = at.max(blocks.end);
             }

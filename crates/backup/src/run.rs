@@ -245,7 +245,7 @@ impl Store {
     /// Gives a snapshot the next number that is free.
     fn write_snapshot(&self, snapshot: &mut Snapshot) -> Result<()> {
         let mut numbers = self.numbers("snapshots", ".json")?;
-        // What tells of a loss is not covered up.
+        // A list without a manifest tells of a loss, and is not replaced.
         numbers.extend(self.missing_manifests()?);
         let last = numbers.into_iter().max().unwrap_or(0);
         self.write_snapshot_as(snapshot, last.saturating_add(1))

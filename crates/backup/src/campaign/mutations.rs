@@ -396,7 +396,9 @@ fn run(base: &Base, seed: u64) {
             open.check_files(snapshot, &[], progress)
         });
         let is_clean = files.is_ok_and(|checked| checked.findings.is_empty());
-        let is_wrong = first.contains(&snapshot.number);
+        // No image has a pack without its first block, but its ranges can be read.
+        let has_fronts = !found.iter().any(|what| what.contains("the first block"));
+        let is_wrong = has_fronts && first.contains(&snapshot.number);
         assert!(!(is_clean && is_wrong), "snapshot {}", snapshot.number);
     }
     if let [a, .., b] = &snapshots[..]
@@ -426,8 +428,8 @@ fn run(base: &Base, seed: u64) {
     let mut now = read_files(&store);
     now.remove(Path::new("checked"));
     if now == base.files {
-        // As it was.
-        assert!(!repaired.has_losses, "{repaired:?}");
+        // As it was. Of a directory of an earlier day, ranges may be lost that no snapshot names.
+        assert!(!repaired.has_losses || !mutation.is_bit, "{repaired:?}");
         return;
     }
     let found = findings(&store, Depth::Data);

@@ -28,13 +28,13 @@ const SEEDS: u64 = 2;
 /// Units of a run's changes of which one is undone.
 const UNDONE_OF: usize = 40;
 
-/// What goes wrong in a run.
+/// Fault of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
     /// The process ends before this step.
     Killed(u32),
-    /// So many bytes are left on the disk of the store.
+    /// Only these bytes are left on the disk of the store.
     Full(u64),
     /// The clock of the host is set forward. Unit: seconds.
     Clock(i64),
@@ -56,7 +56,7 @@ struct World {
     store: PathBuf,
     /// Snapshots that were reported, and are not forgotten.
     saved: BTreeMap<u32, Saved>,
-    /// Writes were lost, and the store was not repaired since then.
+    /// Writes were lost, and the store is not repaired yet.
     is_damaged: bool,
     /// A run of prune has ended early.
     is_unfinished: bool,
@@ -532,7 +532,7 @@ fn undo(before: &Path, store: &Path, random: &mut Rng) -> Vec<Unit> {
     undone
 }
 
-/// What a snapshot shows is what was saved, or the loss is named, and nothing is kept that is not needed, whatever goes wrong.
+/// A snapshot shows what was saved, or the loss is named, and nothing is kept that is not needed, whatever goes wrong.
 #[test]
 fn rounds_with_faults_lose_nothing_that_is_not_named() {
     let run = |seed| {
