@@ -11,9 +11,9 @@
 
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
-use crate::files;
+use crate::files::{self, TEXT_MAX};
+use crate::pack::Clusters;
 use crate::segment::{self, DIRECTORY_MAX, Directory, SegmentHeader};
-use crate::store::TEXT_MAX;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -375,14 +375,6 @@ impl Objects {
         }
     }
 
-    /// Reads blocks of a pack. `None` if they belong to no segment that is in the bucket.
-    pub(crate) fn read(&self, pack: u16, start: u64, len: u64) -> Option<io::Result<Vec<u8>>> {
-        let data = self.data(pack, u32::try_from(start / BLOCK as u64).ok()?)?;
-        let header = &data.header;
-        let end = u64::from(header.start + header.blocks) * BLOCK as u64;
-        Some(self.read_data(&data, start, len.min(end - start)))
-    }
-
     fn read_data(&self, data: &Data, start: u64, len: u64) -> io::Result<Vec<u8>> {
         let (name, gaps) = self.place(data)?;
         let first = u64::from(data.header.start) * BLOCK as u64;
@@ -410,6 +402,15 @@ impl Objects {
         let name = data_name(directory.number, segment::digest(&bytes));
         let place = (name, directory.gaps());
         Ok(data.place.get_or_init(|| place))
+    }
+}
+
+impl Clusters for Objects {
+    fn read(&self, pack: u16, start: u64, len: u64) -> Option<io::Result<Vec<u8>>> {
+        let data = self.data(pack, u32::try_from(start / BLOCK as u64).ok()?)?;
+        let header = &data.header;
+        let end = u64::from(header.start + header.blocks) * BLOCK as u64;
+        Some(self.read_data(&data, start, len.min(end - start)))
     }
 }
 

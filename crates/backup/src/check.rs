@@ -3,10 +3,11 @@
 use crate::cluster::BLOCK;
 use crate::files;
 use crate::index::Slot;
-use crate::live::{Marks, SlotSet};
+use crate::live::Marks;
 use crate::read::RangeReader;
 use crate::record::are_alone;
 use crate::segment::Directory;
+use crate::slots::SlotSet;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::TreeReader;

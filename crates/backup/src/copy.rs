@@ -54,8 +54,8 @@ impl Store {
             )));
         }
         let mut copied = Copied::default();
-        let there: Vec<Snapshot> = target.snapshots()?.into_iter().flatten().collect();
-        let mut wanted = Vec::new();
+        let present: Vec<Snapshot> = target.snapshots()?.into_iter().flatten().collect();
+        let mut new_snapshots = Vec::new();
         let mut new_numbers = BTreeMap::new();
         for snapshot in self.snapshots()? {
             let snapshot = snapshot?;
@@ -64,12 +64,12 @@ impl Store {
                     && other.time == snapshot.time
                     && other.tree == snapshot.tree
             };
-            let other = there.iter().find(is_same);
+            let other = present.iter().find(is_same);
             new_numbers.extend(other.map(|other| (snapshot.number, other.number)));
             if numbers.is_empty() || numbers.contains(&snapshot.number) {
                 match other {
                     Some(_) => copied.had += 1,
-                    None => wanted.push(snapshot),
+                    None => new_snapshots.push(snapshot),
                 }
             }
         }
@@ -79,7 +79,7 @@ impl Store {
             self.snapshot(*number)?;
         }
         let mut marks = Marks::default();
-        for snapshot in &wanted {
+        for snapshot in &new_snapshots {
             marks.add_snapshot(self, snapshot, progress)?;
         }
         if marks.has_lost {
@@ -92,7 +92,7 @@ impl Store {
         self.copy_ranges(target, &marks, threads, progress)?;
         copied.stored_bytes = target.stored_bytes() - before;
         target.is_in_time()?;
-        for mut snapshot in wanted {
+        for mut snapshot in new_snapshots {
             let number = snapshot.number;
             let parent = snapshot.parent.and_then(|parent| new_numbers.get(&parent));
             snapshot.parent = parent.copied();

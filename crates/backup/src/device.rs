@@ -4,6 +4,7 @@ use crate::bucket::Objects;
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::encode::decode;
+use crate::pack::Clusters;
 use crate::segment::Directory;
 use crate::store::Store;
 use std::collections::{BTreeMap, HashMap};
@@ -104,10 +105,12 @@ impl PackDevice {
         let ranges = self.ranges(block)?;
         let directory = &ranges.directory;
         let blocks_of = |i: u32| directory.blocks_of(&directory.ranges[i as usize]);
-        let behind = ranges
+        let end_of_order = ranges
             .order
             .partition_point(|i| directory.ranges[*i as usize].block <= block);
-        let first = behind.checked_sub(1).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let first = end_of_order
+            .checked_sub(1)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         let blocks = blocks_of(ranges.order[first]).filter(|blocks| blocks.contains(&block));
         let blocks = blocks.ok_or(io::ErrorKind::UnexpectedEof)?;
         let len = {

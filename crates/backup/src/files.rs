@@ -11,6 +11,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use tuff_mkfs::{Error, Place, Result};
 
+/// Longest manifest, pin or header that is read. Unit: bytes.
+pub(crate) const TEXT_MAX: u64 = 16 << 20;
+
 /// End of the names of files that are not complete.
 pub(crate) const NEW: &str = ".new";
 

@@ -41,6 +41,7 @@ mod repair;
 mod run;
 mod seen;
 mod segment;
+mod slots;
 mod snapshot;
 mod store;
 mod sweep;

@@ -1,4 +1,4 @@
-//! What a run of `prune` found without use in a bucket. A later one removes what is still without use; until then runs of `backup`
+//! Entries that a run of `prune` found without use in a bucket. A later one removes what is still without use; until then runs of `backup`
 //! store such ranges again.
 //!
 //! ```text
@@ -7,13 +7,10 @@
 
 use crate::digest::Digest;
 use crate::index::Slot;
-use crate::live::SegmentMarks;
 use crate::pack::{is_sealed, seal};
-use crate::segment::DIRECTORY_MAX;
-use crate::store::Store;
+use crate::slots::SegmentMarks;
 use std::collections::{BTreeMap, HashSet};
 use std::time::SystemTime;
-use tuff_mkfs::{Error, Place, Result};
 
 const MAGIC: [u8; 8] = *b"TUFFMARK";
 const VERSION: u32 = 1;
@@ -104,65 +101,12 @@ impl Marked {
     }
 
     /// True if the entry of a directory has no use.
-    fn has(&self, (slot, is_member): (Slot, bool)) -> bool {
+    pub(crate) fn has(&self, (slot, is_member): (Slot, bool)) -> bool {
         let marks = self.segments.get(&slot.segment);
         marks.is_some_and(|(_, marks)| match is_member {
             true => marks.has_member(slot.entry),
             false => marks.has_range(slot.entry),
         })
-    }
-}
-
-impl Store {
-    /// Marks of the bucket. `None` if there are none.
-    pub(crate) fn read_marked(&self) -> Result<Option<Marked>> {
-        let Some(objects) = &self.objects else {
-            return Ok(None);
-        };
-        let Some(object) = objects.object(NAME) else {
-            return Ok(None);
-        };
-        let path = self.path.join(NAME);
-        let place = || Place::file(path.display());
-        let bytes = crate::files::read(&path, DIRECTORY_MAX);
-        let bytes = bytes.map_err(|e| Error::io(place(), "cannot read", e))?;
-        let marked = Marked::decode(&bytes, &self.id);
-        let broken = || Error::corrupt(place(), "damaged; remove this object from the bucket");
-        let mut marked = marked.ok_or_else(broken)?;
-        marked.time = Some(object.modified);
-        // Directories that were written anew have other entries.
-        let (segments, newer) = (&self.segments, &mut marked.newer);
-        for (number, segment) in segments {
-            let directory = self.directory(segment)?;
-            if *number > marked.last {
-                let ranges = directory.ranges.iter().map(|range| (range.digest, true));
-                let members = directory.members.iter();
-                newer.extend(ranges.chain(members.map(|member| (member.digest, false))));
-            } else if let Some((digest, _)) = marked.segments.get(number)
-                && *digest != directory.digest(&self.id)
-            {
-                marked.segments.remove(number);
-            }
-        }
-        Ok(Some(marked))
-    }
-
-    /// True if the store has a range that a new snapshot may name; see [`slot`](Self::slot).
-    pub(crate) fn has(&self, digest: Digest, alone: bool) -> Result<bool> {
-        let Some(found) = self.slot(digest, alone)? else {
-            return Ok(false);
-        };
-        let Some(marked) = &self.marked else {
-            return Ok(true);
-        };
-        if !marked.has(found) {
-            return Ok(true);
-        }
-        // The other kind of copy, or one that was stored since.
-        let other = self.slot(digest, true)?.filter(|found| !marked.has(*found));
-        Ok(other.is_some()
-            || marked.newer.contains(&(digest, true))
-            || (!alone && marked.newer.contains(&(digest, false))))
     }
 }
 

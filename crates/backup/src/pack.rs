@@ -8,12 +8,12 @@
 //! [Directories](crate::segment) state which blocks belong to a segment. What follows the last one is of a run that ended early,
 //! and the next run removes it.
 
-use crate::bucket::Objects;
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::faults::is_lost;
 use crate::files::step;
 use rustix::fs::{FallocateFlags, fallocate};
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -31,6 +31,12 @@ pub(crate) const PACK_MAX: u64 = 128 << 30;
 /// Most packs of a store.
 pub(crate) const PACKS_MAX: u16 = 63;
 
+/// Clusters that are elsewhere.
+pub(crate) trait Clusters: fmt::Debug + Send + Sync {
+    /// Reads bytes of a pack. `None` if they belong to no segment that is elsewhere.
+    fn read(&self, pack: u16, start: u64, len: u64) -> Option<io::Result<Vec<u8>>>;
+}
+
 /// Pack of a store that is open.
 #[derive(Debug)]
 pub(crate) struct Pack {
@@ -45,7 +51,7 @@ pub(crate) struct Pack {
     pub(crate) end: u32,
     number: u16,
     /// Objects of a store in a bucket, which have the clusters of all segments.
-    pub(crate) objects: Option<Arc<Objects>>,
+    pub(crate) objects: Option<Arc<dyn Clusters>>,
 }
 
 impl Pack {

@@ -1,9 +1,9 @@
 //! Pins: snapshots in use, which `prune` keeps although they may be forgotten.
 
 use crate::bucket::Objects;
-use crate::files;
+use crate::files::{self, TEXT_MAX};
 use crate::snapshot::Snapshot;
-use crate::store::{Store, TEXT_MAX};
+use crate::store::Store;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::ErrorKind;

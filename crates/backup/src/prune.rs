@@ -62,14 +62,14 @@ impl Store {
     /// Nothing that a snapshot names is lost, wherever it ends.
     pub fn prune(&mut self, threads: usize, progress: &Progress) -> Result<Pruned> {
         let mut pruned = Pruned::default();
+        if self.objects.is_some() {
+            self.sweep(&mut pruned, progress)?;
+            return Ok(pruned);
+        }
         // Directories that are damaged without other times are read with the parity.
         self.load_all()?;
         self.remove_leftovers(&mut pruned)?;
         let (marks, pinned) = self.marks(&mut pruned, progress)?;
-        if self.objects.is_some() {
-            self.sweep(&marks, &mut pruned, progress)?;
-            return Ok(pruned);
-        }
         let mut sparse = Vec::new();
         let (mut unused, mut renewals) = (Vec::new(), Vec::new());
         for (number, segment) in &self.segments {
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// Removes files of runs that ended early.
-    fn remove_leftovers(&mut self, pruned: &mut Pruned) -> Result<()> {
+    pub(crate) fn remove_leftovers(&mut self, pruned: &mut Pruned) -> Result<()> {
         for dir in ["packs", "segments", "snapshots", "seen", "pins"] {
             let dir = self.path.join(dir);
             let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// Marks of everything that snapshots and pins name, and of what pins name.
-    fn marks(&self, pruned: &mut Pruned, progress: &Progress) -> Result<(Marks, Marks)> {
+    pub(crate) fn marks(&self, pruned: &mut Pruned, progress: &Progress) -> Result<(Marks, Marks)> {
         let (mut marks, mut pinned) = (Marks::default(), Marks::default());
         let unknown = |e: Error| match &e {
             Error::Corrupt(_) => {

@@ -12,7 +12,7 @@ pub(crate) struct RangeReader {
     decoder: Decoder,
     /// Pack and block of a group, and its content.
     group: Option<((u16, u32), Vec<u8>)>,
-    /// What comes from a bucket is kept on this host.
+    /// Bytes that come from a bucket are kept on this host.
     keeps: bool,
 }
 
@@ -38,7 +38,7 @@ impl Store {
         if self.objects.is_none() || !matches!(read, Err(Error::Corrupt(_))) {
             return read;
         }
-        // What this host has kept may be damaged, or of another directory.
+        // Bytes that this host has kept may be damaged, or of another directory.
         let found = self.find(digest, alone)?;
         let (start, len) = found.place();
         match self.packs[usize::from(found.pack)].forget(start, len) {

@@ -16,7 +16,7 @@ use crate::bucket::{Blocks, Bucket, Objects};
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::directories::{Directories, Found, Segment};
-use crate::files;
+use crate::files::{self, TEXT_MAX};
 use crate::index::{Index, Slot};
 use crate::marked::Marked;
 use crate::pack::{HEADER_LEN, PACK_MAX, PACKS_MAX, Pack};
@@ -42,8 +42,6 @@ use tuff_store::ReadAt;
 /// Name of the file that makes a directory a store.
 const NAME: &str = "store.json";
 const FORMAT: u64 = 1;
-/// Longest manifest, pin or header that is read. Unit: bytes.
-pub(crate) const TEXT_MAX: u64 = 16 << 20;
 /// Most snapshots of a store.
 const SNAPSHOTS_MAX: usize = 10_000;
 
@@ -430,7 +428,7 @@ impl Store {
             }
             let image = self.empty_image(number)?;
             let mut pack = Pack::open(path, self.id, number, image)?;
-            pack.objects = self.objects.clone();
+            pack.objects = self.objects.clone().map(|objects| objects as _);
             self.packs.push(pack);
         }
         Ok(())

@@ -6,10 +6,11 @@ use crate::bucket::{Blocks, GRACE, RUN_MAX, data_name};
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::encode::decode;
-use crate::live::{Marks, SegmentMarks};
 use crate::marked::{Marked, NAME};
+use crate::pack::Clusters;
 use crate::prune::{Pruned, SHARE, blocks};
-use crate::segment::{Directory, RangeEntry};
+use crate::segment::{DIRECTORY_MAX, Directory, RangeEntry};
+use crate::slots::SegmentMarks;
 use crate::store::Store;
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashSet;
@@ -42,16 +43,15 @@ impl Store {
     }
 
     /// Frees what no snapshot and no pin names in the bucket, and marks what a later run may free.
-    pub(crate) fn sweep(
-        &mut self,
-        marks: &Marks,
-        pruned: &mut Pruned,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub(crate) fn sweep(&mut self, pruned: &mut Pruned, progress: &Progress) -> Result<()> {
         let Some(objects) = self.objects.clone() else {
             return Ok(());
         };
         let now = self.bucket_time()?;
+        // As the list says: conditions hold for that state.
+        self.load_all()?;
+        self.remove_leftovers(pruned)?;
+        let (marks, _) = self.marks(pruned, progress)?;
         let marked = self.read_marked()?.unwrap_or_default();
         let age = |time| now.duration_since(time).unwrap_or_default();
         let age = marked.time.map(age);
@@ -120,6 +120,57 @@ impl Store {
             pruned.wait = Some(GRACE);
         }
         self.load()
+    }
+
+    /// Marks of the bucket. `None` if there are none.
+    pub(crate) fn read_marked(&self) -> Result<Option<Marked>> {
+        let Some(objects) = &self.objects else {
+            return Ok(None);
+        };
+        let Some(object) = objects.object(NAME) else {
+            return Ok(None);
+        };
+        let path = self.path.join(NAME);
+        let place = || Place::file(path.display());
+        let bytes = crate::files::read(&path, DIRECTORY_MAX);
+        let bytes = bytes.map_err(|e| Error::io(place(), "cannot read", e))?;
+        let marked = Marked::decode(&bytes, &self.id);
+        let broken = || Error::corrupt(place(), "damaged; remove this object from the bucket");
+        let mut marked = marked.ok_or_else(broken)?;
+        marked.time = Some(object.modified);
+        // Directories that were written anew have other entries.
+        let (segments, newer) = (&self.segments, &mut marked.newer);
+        for (number, segment) in segments {
+            let directory = self.directory(segment)?;
+            if *number > marked.last {
+                let ranges = directory.ranges.iter().map(|range| (range.digest, true));
+                let members = directory.members.iter();
+                newer.extend(ranges.chain(members.map(|member| (member.digest, false))));
+            } else if let Some((digest, _)) = marked.segments.get(number)
+                && *digest != directory.digest(&self.id)
+            {
+                marked.segments.remove(number);
+            }
+        }
+        Ok(Some(marked))
+    }
+
+    /// True if the store has a range that a new snapshot may name; see [`slot`](Self::slot).
+    pub(crate) fn has(&self, digest: Digest, alone: bool) -> Result<bool> {
+        let Some(found) = self.slot(digest, alone)? else {
+            return Ok(false);
+        };
+        let Some(marked) = &self.marked else {
+            return Ok(true);
+        };
+        if !marked.has(found) {
+            return Ok(true);
+        }
+        // The other kind of copy, or one that was stored since.
+        let other = self.slot(digest, true)?.filter(|found| !marked.has(*found));
+        Ok(other.is_some()
+            || marked.newer.contains(&(digest, true))
+            || (!alone && marked.newer.contains(&(digest, false))))
     }
 
     /// Time of the bucket, whatever the clock of this host says.

@@ -191,7 +191,7 @@ fn versitygw_takes_and_gives_backups() {
         return;
     };
     let endpoint = format!("http://127.0.0.1:{}", server.port);
-    let (here, there) = (place.path("here"), place.path("there"));
+    let (here, other) = (place.path("here"), place.path("other"));
     let host = |cache: &Path| {
         vec![
             ("AWS_ENDPOINT_URL", endpoint.clone()),
@@ -201,7 +201,7 @@ fn versitygw_takes_and_gives_backups() {
             ("XDG_CACHE_HOME", cache.to_str().unwrap().to_owned()),
         ]
     };
-    let (here, there) = (host(&here), host(&there));
+    let (here, other) = (host(&here), host(&other));
     let tuff = |variables: &[(&str, String)], args: &[&str]| {
         let variables: Vec<(&str, &str)> = variables.iter().map(|(n, v)| (*n, &**v)).collect();
         run(&place, &variables, args)
@@ -227,13 +227,13 @@ fn versitygw_takes_and_gives_backups() {
     good(&here, &["backup", "source", url]);
     fs::write(place.path("source/dir/file-7"), "edited").unwrap();
     good(
-        &there,
-        &["backup", "-q", "--series", "there", "source", url],
+        &other,
+        &["backup", "-q", "--series", "other", "source", url],
     );
     good(&here, &["backup", "-q", "source", url]);
-    let list = good(&there, &["store", "list", url]);
+    let list = good(&other, &["store", "list", url]);
     assert_eq!(list.lines().count(), 3, "{list}");
-    good(&there, &["store", "restore", "-q", url, "restored"]);
+    good(&other, &["store", "restore", "-q", url, "restored"]);
     let real = fs::canonicalize(place.path("source")).unwrap();
     let below = |dir: &str| place.path(dir).join(real.strip_prefix("/").unwrap());
     let same = |dir: &Path| {
@@ -248,26 +248,26 @@ fn versitygw_takes_and_gives_backups() {
         "{}",
         stderr(&out)
     );
-    good(&there, &["store", "copy", "-q", url, "disk"]);
+    good(&other, &["store", "copy", "-q", url, "disk"]);
     place.text(&["store", "check", "--read-data", "100%", "disk"]);
     place.text(&["store", "restore", "-q", "disk", "from-disk"]);
     same(&below("from-disk"));
     if can_mount() {
         fs::create_dir(place.path("mnt")).unwrap();
-        let out = tuff(&there, &["store", "mount", "--kernel", url, "mnt"]);
+        let out = tuff(&other, &["store", "mount", "--kernel", url, "mnt"]);
         assert!(
             code(&out) == 2 && stderr(&out).contains("tuff store copy"),
             "{}",
             stderr(&out)
         );
-        good(&there, &["store", "mount", url, "mnt"]);
+        good(&other, &["store", "mount", url, "mnt"]);
         same(&below("mnt"));
         assert!(good(&here, &["store", "list", url]).contains("pin "));
         place.unmount("mnt");
     }
     good(&here, &["store", "forget", url, "1"]);
     assert!(good(&here, &["store", "prune", url]).contains("freed"));
-    // What the object store lost is named.
+    // Data that the object store lost is named.
     let data = fs::read_dir(place.path("store/bucket/backups/all/segments")).unwrap();
     let data = data.map(|entry| entry.unwrap().path());
     let data = data.filter(|path| path.extension().is_some_and(|end| end == "data"));
