@@ -404,11 +404,16 @@ fn b2_prune_marks_first_and_removes_later() {
     let third = keep(&place, "third");
     assert!(place.backup("other").stored_bytes < 2_400_000);
     place.bucket.pass(2 * DAY);
-    // Another host has opened the store before, and goes on behind it.
+    // Another host has opened the store before, and does not go on with what it knows.
     let mut stale = place.open("stale", true);
     place.prune("h");
-    stale.prune(2, &Progress::default()).unwrap();
+    let refused = stale.prune(2, &Progress::default()).unwrap_err();
+    assert!(
+        refused.to_string().contains("at the same time"),
+        "{refused}"
+    );
     drop(stale);
+    place.prune("stale");
     for (number, kept) in [(2, &second), (3, &third), (4, &third)] {
         place.compare("fourth", number, kept);
     }
