@@ -119,7 +119,12 @@ impl BucketPrefix {
                 | object_store::Error::Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
                 _ => io::ErrorKind::Other,
             };
-            io::Error::new(kind, reason(&e))
+            let what = match kind {
+                io::ErrorKind::NotFound => "not found".to_owned(),
+                io::ErrorKind::PermissionDenied => "access denied".to_owned(),
+                _ => reason(&e),
+            };
+            io::Error::new(kind, what.trim_start_matches("the upload failed: "))
         })
     }
 
