@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Names, and largest sizes in bytes.
 const LIMITS: [(&str, u64); 3] = [
-    ("tuff", 24_000_000),
+    ("tuff", 25_000_000),
     ("libtuff.so", 14_500_000),
     ("tuff.wasm", 300_000),
 ];
