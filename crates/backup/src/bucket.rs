@@ -294,9 +294,11 @@ impl Objects {
         self.state().objects.get(name).cloned()
     }
 
-    /// Bytes of all objects.
+    /// Bytes of all objects. Lengths are claims of the bucket.
     pub(crate) fn bytes(&self) -> u64 {
-        self.state().objects.values().map(|object| object.len).sum()
+        let state = self.state();
+        let lens = state.objects.values().map(|object| object.len);
+        lens.fold(0, u64::saturating_add)
     }
 
     /// Names of all objects with data.
@@ -384,7 +386,9 @@ impl Objects {
             .map(|gap| u64::from(gap.start) * BLOCK as u64..u64::from(gap.end) * BLOCK as u64)
             .filter(|gap| gap.end <= start)
             .map(|gap| gap.end - gap.start);
-        let at = start - first - before.sum::<u64>();
+        // Another process may have replaced the copy of the directory.
+        let at = start.checked_sub(first + before.sum::<u64>());
+        let at = at.ok_or(io::ErrorKind::InvalidData)?;
         let bytes = self.bucket.read(name, at..at + len)?;
         match bytes.len() as u64 == len {
             true => Ok(bytes),

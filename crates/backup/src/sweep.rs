@@ -101,10 +101,10 @@ impl Store {
             match is_due && marked.names.contains(&name) {
                 true => {
                     self.remove(&name)?;
-                    pruned.freed_bytes += len;
+                    pruned.freed_bytes = pruned.freed_bytes.saturating_add(len);
                 }
                 false => {
-                    pruned.marked_bytes += len;
+                    pruned.marked_bytes = pruned.marked_bytes.saturating_add(len);
                     next.names.push(name);
                 }
             }

@@ -22,7 +22,7 @@ use tuff_mkfs::Progress;
 ///
 /// The files get their absolute paths below DIR. Nothing outside of DIR is written, and no link is followed, whatever the store
 /// contains. Existing files stay unless --overwrite is given, and nothing is deleted unless --delete is given. Existing directories
-/// above the restored ones stay as they are. What could not be restored is listed, and the exit code is 1.
+/// above the restored ones stay as they are. Files that could not be restored are listed, and the exit code is 1.
 ///
 /// The content is compared with its digests first. If some of it is damaged, the files are named and nothing is restored, unless
 /// --keep-going is given. In a bucket, it is compared as it is read.
