@@ -1,6 +1,7 @@
 //! Checks of files and their paths.
 //!
-//! * Every path that a document names exists, and so does every identifier of four words or more, such as a test.
+//! * Every path that a document names exists, and so does every identifier of four words or more, such as a test, and every heading
+//!   that a link leads to.
 //! * Every row of the trust model names a test that exists, and so does every command `cargo test` of a document.
 //! * Documents for newcomers are short.
 //! * Every binary file has a recipe beside it, or in a README of a directory above.
@@ -58,6 +59,9 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
                     if !exists(root, file, &path) {
                         findings.push(format!("{name}: names {path}, which does not exist"));
                     }
+                }
+                for link in broken_fragments(root, file, &text) {
+                    findings.push(format!("{name}: links {link}, which is no heading there"));
                 }
             }
             Some("rs") => {
@@ -267,6 +271,45 @@ fn named_paths(text: &str) -> BTreeSet<String> {
     out
 }
 
+/// Links of a document to headings that the other document, or this one, does not have.
+fn broken_fragments(root: &Path, document: &Path, text: &str) -> Vec<String> {
+    let links = text.split("](").skip(1);
+    let links = links.filter_map(|link| link.split(')').next());
+    let links = links.filter(|link| !link.contains("://"));
+    let with_fragment = links.filter_map(|link| Some((link, link.split_once('#')?)));
+    let broken = with_fragment.filter(|(_, (path, fragment))| {
+        let beside = root.join(document.parent().unwrap_or(Path::new("")));
+        match *path {
+            "" => !headings(text).contains(*fragment),
+            path if path.ends_with(".md") => std::fs::read_to_string(beside.join(path))
+                .is_ok_and(|text| !headings(&text).contains(*fragment)),
+            _ => false,
+        }
+    });
+    broken.map(|(link, _)| link.to_owned()).collect()
+}
+
+/// Fragments that the headings of a document have on its website.
+fn headings(text: &str) -> BTreeSet<String> {
+    let mut in_block = false;
+    let lines = text.lines().filter(move |line| {
+        in_block ^= line.starts_with("```");
+        !in_block && line.starts_with('#')
+    });
+    lines
+        .map(|line| {
+            let words = line.trim_start_matches('#').trim().chars();
+            words
+                .filter_map(|c| match c {
+                    c if c.is_whitespace() => Some('-'),
+                    c if c.is_alphanumeric() || "-_".contains(c) => Some(c.to_ascii_lowercase()),
+                    _ => None,
+                })
+                .collect()
+        })
+        .collect()
+}
+
 /// Documents that one reads before all others, with their longest length in lines and words.
 const LENGTHS: [(&str, usize, usize); 3] = [
     ("README.md", 150, 900),
@@ -455,6 +498,18 @@ mod tests {
             "`a_test_of_mine` in `x.rs`, not an_unquoted_long_name, `two_words` or `a_b_c_d + 1`";
         let found: Vec<_> = named_identifiers(text).into_iter().collect();
         assert_eq!(found, ["a_test_of_mine"]);
+    }
+
+    #[test]
+    fn fragments_lead_to_headings() {
+        let text = "# A `b`, and c\n```sh\n# no heading\n```\n[x](#a-b-and-c) [y](#no-heading) [z](https://a/#b)\n";
+        let document = Path::new("README.md");
+        assert_eq!(broken_fragments(root(), document, text), ["#no-heading"]);
+        let text = "[x](docs/guide/remote.md#credentials) [y](docs/guide/remote.md#none)\n";
+        assert_eq!(
+            broken_fragments(root(), document, text),
+            ["docs/guide/remote.md#none"]
+        );
     }
 
     #[test]
