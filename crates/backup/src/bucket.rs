@@ -26,6 +26,8 @@ use std::time::{Duration, SystemTime};
 use tuff_mkfs::{Error, Place, Result};
 use tuff_store::ReadAt;
 
+/// Name of the object that makes a place a store.
+pub(crate) const STORE: &str = "store.json";
 /// List of the copies in the directory of this host.
 const COPIES: &str = "copies.json";
 /// Time for which data is kept after nothing names it, because runs that have begun before may still count on it.
@@ -87,6 +89,19 @@ pub trait Bucket: Send + Sync + fmt::Debug {
     /// # Errors
     /// Those of the request.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Corrects objects that have parity beside them. Returns the number of blocks, and a sentence for each object.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    fn repair(&self, _threads: usize) -> io::Result<(u64, Vec<String>)> {
+        Ok((0, Vec::new()))
+    }
+
+    /// Digest by which the data of a segment is named, in place of that of its directory.
+    fn data_name(&self, digest: Digest) -> Digest {
+        digest
+    }
 }
 
 /// Data of a segment.
@@ -202,6 +217,8 @@ impl Objects {
         let bytes = match self.read_whole(&object.name, object.len.min(max + 1)) {
             // It was removed since it was listed.
             Err(e) if e.kind() == io::ErrorKind::NotFound => return files::remove(file),
+            // It is damaged, which is told like damage of a file.
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => Vec::new(),
             read => read.map_err(|e| self.error(&object.name, "cannot read", e))?,
         };
         files::replace(file, &bytes)?;
@@ -301,6 +318,13 @@ impl Objects {
         lens.fold(0, u64::saturating_add)
     }
 
+    /// Name of the data of a segment, whose directory has this digest.
+    pub(crate) fn data_name(&self, number: u32, directory: Digest) -> String {
+        let digest = self.bucket.data_name(directory);
+        let (start, _) = digest.0.split_at(8);
+        format!("segments/{number:08}-{}.data", hex::encode(start))
+    }
+
     /// Names of all objects with data.
     pub(crate) fn data_names(&self) -> Vec<String> {
         let state = self.state();
@@ -344,7 +368,7 @@ impl Objects {
         directory: Digest,
         content: Arc<dyn ReadAt>,
     ) -> Result<()> {
-        let name = data_name(number, directory);
+        let name = self.data_name(number, directory);
         let len = content.size();
         // A run that ended early has written it: the name stands for the content.
         if self.object(&name).is_some_and(|object| object.len == len) {
@@ -364,7 +388,7 @@ impl Objects {
         directory: Digest,
         blocks: Option<u32>,
     ) -> Option<String> {
-        let name = data_name(number, directory);
+        let name = self.data_name(number, directory);
         let len = blocks.map(|blocks| u64::from(blocks) * BLOCK as u64);
         let place = format!("{}/{name}", self.bucket.url());
         match (self.object(&name), len) {
@@ -403,7 +427,7 @@ impl Objects {
         let bytes = files::read(&data.directory, DIRECTORY_MAX + 1)?;
         let directory = Directory::decode(&bytes, &self.store);
         let directory = directory.ok_or(io::ErrorKind::InvalidData)?;
-        let name = data_name(directory.number, segment::digest(&bytes));
+        let name = self.data_name(directory.number, segment::digest(&bytes));
         let place = (name, directory.gaps());
         Ok(data.place.get_or_init(|| place))
     }
@@ -416,12 +440,6 @@ impl Clusters for Objects {
         let end = u64::from(header.start + header.blocks) * BLOCK as u64;
         Some(self.read_data(&data, start, len.min(end - start)))
     }
-}
-
-/// Name of the data of a segment, whose directory has this digest.
-pub(crate) fn data_name(number: u32, directory: Digest) -> String {
-    let (start, _) = directory.0.split_at(8);
-    format!("segments/{number:08}-{}.data", hex::encode(start))
 }
 
 /// Copies that a directory has: names and tags.

@@ -1,6 +1,7 @@
 //! Cuts that follow content: an insertion changes the ranges around it and no others.
 
-use std::sync::LazyLock;
+use std::fmt;
+use std::sync::Arc;
 
 /// Sizes of ranges. Unit: bytes.
 #[derive(Clone, Copy, Debug)]
@@ -21,44 +22,61 @@ pub(crate) const DATA: CutSizes = CutSizes {
 /// Steps of the usual size by which cuts are less likely before it and more likely after it, in powers of two.
 const SLOPE: u32 = 2;
 
-/// Random numbers of all byte values. They are part of the format: other numbers would cut elsewhere, and share nothing.
-static GEAR: LazyLock<[u64; 256]> = LazyLock::new(|| {
-    let mut table = [0; 256];
-    let mut bytes = [0; 2048];
-    let mut output = blake3::Hasher::new_derive_key("tuff backup store 1, cuts").finalize_xof();
-    output.fill(&mut bytes);
-    for (number, bytes) in table.iter_mut().zip(bytes.as_chunks().0) {
-        *number = u64::from_le_bytes(*bytes);
-    }
-    table
-});
+/// Places of cuts, which follow content and, in an encrypted store, a secret: lengths of ranges would tell what is stored.
+#[derive(Clone)]
+pub(crate) struct Cuts {
+    /// Random numbers of all byte values. They are part of the format: other numbers cut elsewhere, and share nothing.
+    gear: Arc<[u64; 256]>,
+}
 
-/// Returns the length of the first range of `bytes`, which are the next ones of a file, at least `max` of them unless it ends
-/// there.
-pub(crate) fn first_len(bytes: &[u8], sizes: CutSizes) -> usize {
-    let end = bytes.len().min(sizes.max);
-    if end <= sizes.min {
-        return end;
+impl fmt::Debug for Cuts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cuts")
     }
-    let gear = &*GEAR;
-    let usual = sizes.usual.min(end);
-    let bits = sizes.usual.ilog2();
-    // The upper bits depend on the last 64 bytes.
-    let mask = |bits: u32| u64::MAX << (64 - bits);
-    let (rare, often) = (mask(bits + SLOPE), mask(bits - SLOPE));
-    let mut hash = 0u64;
-    for byte in &bytes[sizes.min - 64..sizes.min] {
-        hash = (hash << 1).wrapping_add(gear[usize::from(*byte)]);
-    }
-    for (range, mask) in [(sizes.min..usual, rare), (usual.max(sizes.min)..end, often)] {
-        for (at, byte) in range.clone().zip(&bytes[range]) {
-            hash = (hash << 1).wrapping_add(gear[usize::from(*byte)]);
-            if hash & mask == 0 {
-                return at + 1;
-            }
+}
+
+impl Cuts {
+    pub(crate) fn new(secret: Option<&[u8; 32]>) -> Self {
+        let mut gear = [0; 256];
+        let mut bytes = [0; 2048];
+        let mut hasher = blake3::Hasher::new_derive_key("tuff backup store 1, cuts");
+        hasher.update(secret.map_or(&[], |secret| &secret[..]));
+        hasher.finalize_xof().fill(&mut bytes);
+        for (number, bytes) in gear.iter_mut().zip(bytes.as_chunks().0) {
+            *number = u64::from_le_bytes(*bytes);
+        }
+        Self {
+            gear: Arc::new(gear),
         }
     }
-    end
+
+    /// Returns the length of the first range of `bytes`, which are the next ones of a file, at least `max` of them unless it ends
+    /// there.
+    pub(crate) fn first_len(&self, bytes: &[u8], sizes: CutSizes) -> usize {
+        let end = bytes.len().min(sizes.max);
+        if end <= sizes.min {
+            return end;
+        }
+        let gear = &*self.gear;
+        let usual = sizes.usual.min(end);
+        let bits = sizes.usual.ilog2();
+        // The upper bits depend on the last 64 bytes.
+        let mask = |bits: u32| u64::MAX << (64 - bits);
+        let (rare, often) = (mask(bits + SLOPE), mask(bits - SLOPE));
+        let mut hash = 0u64;
+        for byte in &bytes[sizes.min - 64..sizes.min] {
+            hash = (hash << 1).wrapping_add(gear[usize::from(*byte)]);
+        }
+        for (range, mask) in [(sizes.min..usual, rare), (usual.max(sizes.min)..end, often)] {
+            for (at, byte) in range.clone().zip(&bytes[range]) {
+                hash = (hash << 1).wrapping_add(gear[usize::from(*byte)]);
+                if hash & mask == 0 {
+                    return at + 1;
+                }
+            }
+        }
+        end
+    }
 }
 
 #[cfg(test)]
@@ -68,9 +86,10 @@ mod tests {
     use tuff_testkit::content::noise;
 
     fn ranges(mut bytes: &[u8]) -> Vec<&[u8]> {
+        let cuts = Cuts::new(None);
         let mut ranges = Vec::new();
         while !bytes.is_empty() {
-            let (range, rest) = bytes.split_at(first_len(bytes, DATA));
+            let (range, rest) = bytes.split_at(cuts.first_len(bytes, DATA));
             ranges.push(range);
             bytes = rest;
         }
@@ -96,5 +115,13 @@ mod tests {
             .map(|r| r.len())
             .sum();
         assert!(new > 0 && new <= 3 * DATA.max, "{new}");
+    }
+
+    #[test]
+    fn a_secret_cuts_elsewhere() {
+        let bytes = noise(8 << 20, 1);
+        let first = |secret| Cuts::new(secret).first_len(&bytes, DATA);
+        let lens = [first(None), first(Some(&[1; 32])), first(Some(&[2; 32]))];
+        assert_eq!(HashSet::from(lens).len(), 3, "{lens:?}");
     }
 }

@@ -125,7 +125,7 @@ impl Directories {
             if files.len() >= OPEN_MAX {
                 files.clear();
             }
-            let file = Arc::new(File::open(&segment.path)?);
+            let file = Arc::new(crate::files::open(&segment.path)?);
             files.insert(number, Arc::clone(&file));
             Ok(file)
         })

@@ -19,37 +19,41 @@ pub(crate) const NEW: &str = ".new";
 
 /// Makes a file that must not exist, durably.
 pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<()> {
-    let make = || {
-        let temporary = write(path, bytes)?;
-        step()?;
-        if is_lost() {
-            return fs::remove_file(&temporary);
-        }
-        let made = match renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE) {
-            // Some filesystems cannot rename so, but all of these have hard links.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(&temporary, path),
-            renamed => renamed.map_err(io::Error::from),
-        };
-        // It was renamed, or the name exists.
-        let _ = fs::remove_file(&temporary);
-        made?;
-        sync_parent(path)
+    create_file(path, bytes).map_err(|e| Error::io(Place::file(path.display()), "cannot create", e))
+}
+
+/// As [`create`]. The error has the kind `AlreadyExists` if the file exists.
+pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = write(path, bytes)?;
+    step()?;
+    if is_lost() {
+        return fs::remove_file(&temporary);
+    }
+    let made = match renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE) {
+        // Some filesystems cannot rename so, but all of these have hard links.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(&temporary, path),
+        renamed => renamed.map_err(io::Error::from),
     };
-    make().map_err(|e| Error::io(Place::file(path.display()), "cannot create", e))
+    // It was renamed, or the name exists.
+    let _ = fs::remove_file(&temporary);
+    made?;
+    sync_parent(path)
 }
 
 /// Writes a file or replaces it, durably.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let make = || {
-        let temporary = write(path, bytes)?;
-        step()?;
-        if is_lost() {
-            return fs::remove_file(&temporary);
-        }
-        fs::rename(&temporary, path)?;
-        sync_parent(path)
-    };
-    make().map_err(|e| Error::io(Place::file(path.display()), "cannot write", e))
+    replace_file(path, bytes).map_err(|e| Error::io(Place::file(path.display()), "cannot write", e))
+}
+
+/// As [`replace`].
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = write(path, bytes)?;
+    step()?;
+    if is_lost() {
+        return fs::remove_file(&temporary);
+    }
+    fs::rename(&temporary, path)?;
+    sync_parent(path)
 }
 
 /// File that is written piece by piece, under a temporary name. It is removed if it does not get another one.
@@ -109,30 +113,51 @@ impl Drop for NewFile {
 /// Reads a file of up to `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(max).read_to_end(&mut bytes)?;
+    open(path)?.take(max).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Opens a regular file. What else may be in its place would block, or act when it is opened.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+    let file = File::from(file);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "not a regular file",
+        )),
+    }
 }
 
 /// Removes a file durably. One that is not there is no error.
 pub(crate) fn remove(path: &Path) -> Result<()> {
-    let make = || {
-        step()?;
-        if is_lost() {
-            return Ok(());
-        }
-        match fs::remove_file(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(e) => Err(e),
-            Ok(()) => sync_parent(path),
-        }
-    };
-    make().map_err(|e| Error::io(Place::file(path.display()), "cannot remove", e))
+    remove_file(path).map_err(|e| Error::io(Place::file(path.display()), "cannot remove", e))
 }
 
-fn write(path: &Path, bytes: &[u8]) -> io::Result<std::path::PathBuf> {
+/// As [`remove`].
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    step()?;
+    if is_lost() {
+        return Ok(());
+    }
+    match fs::remove_file(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+        Ok(()) => sync_parent(path),
+    }
+}
+
+/// Name for a file until it is complete.
+pub(crate) fn temporary(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(NEW);
-    let temporary = path.with_file_name(name);
+    path.with_file_name(name)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+    let temporary = temporary(path);
     step()?;
     let written = (|| {
         let mut file = File::create(&temporary)?;
@@ -151,7 +176,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<std::path::PathBuf> {
 }
 
 /// Makes the names of a directory durable.
-fn sync_parent(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());

@@ -127,7 +127,8 @@ impl Store {
         if self.path.join(&confirmed).exists() {
             self.remove(&confirmed)?;
         }
-        self.remove(&format!("snapshots/{number:08}.json"))
+        self.remove(&format!("snapshots/{number:08}.json"))?;
+        self.note_newest()
     }
 
     /// Ends the doubt about a snapshot: it counts like others.

@@ -535,7 +535,7 @@ impl<'a> RunReader<'a> {
 
 /// Opens the file of an index. `None` if it is damaged or of another store.
 fn open(path: &Path, store: &[u8; 16]) -> io::Result<Option<(Run, BTreeMap<u32, Covered>)>> {
-    let mut file = File::open(path)?;
+    let mut file = crate::files::open(path)?;
     let len = file.metadata()?.len();
     let ends = (TRAILER_LEN + DIGEST_LEN) as u64;
     let Some(at) = len.checked_sub(ends) else {

@@ -107,7 +107,7 @@ impl TreeFront {
 }
 
 /// Number of roots for a segment: 2 % of parity, and at least two blocks.
-fn roots(blocks: u64) -> u32 {
+pub(crate) fn roots(blocks: u64) -> u32 {
     // Fits: at most 5.
     (blocks / 50).clamp(2, 5) as u32
 }
@@ -203,16 +203,37 @@ impl ReadAt for Covered {
     }
 }
 
-/// File of a tree. What it does not have is zeros, and its header is what it must be.
-struct TreeFile {
+/// File of which a length counts. What it does not have is zeros, and a part may be what it must be, whatever the file has there.
+pub(crate) struct Padded {
     file: File,
-    header: [u8; HEADER_LEN],
-    end: u64,
+    len: u64,
+    fixed: Vec<u8>,
+    fixed_at: u64,
 }
 
-impl ReadAt for TreeFile {
+impl Padded {
+    pub(crate) fn new(file: File, len: u64) -> Self {
+        Self {
+            file,
+            len,
+            fixed: Vec::new(),
+            fixed_at: 0,
+        }
+    }
+
+    /// Sets the part that is known.
+    pub(crate) fn with(self, at: u64, bytes: &[u8]) -> Self {
+        Self {
+            fixed: bytes.to_vec(),
+            fixed_at: at,
+            ..self
+        }
+    }
+}
+
+impl ReadAt for Padded {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let n = self.end.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let buf = &mut buf[..n];
         buf.fill(0);
         let mut done = 0;
@@ -224,17 +245,17 @@ impl ReadAt for TreeFile {
                 Err(e) => return Err(e),
             }
         }
-        let header = BLOCK as u64..(BLOCK + HEADER_LEN) as u64;
-        let (from, to) = (header.start.max(offset), header.end.min(offset + n as u64));
+        let fixed = self.fixed_at..self.fixed_at + self.fixed.len() as u64;
+        let (from, to) = (fixed.start.max(offset), fixed.end.min(offset + n as u64));
         if from < to {
-            let part = &self.header[(from - header.start) as usize..(to - header.start) as usize];
+            let part = &self.fixed[(from - fixed.start) as usize..(to - fixed.start) as usize];
             buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(part);
         }
         Ok(n)
     }
 
     fn size(&self) -> u64 {
-        self.end
+        self.len
     }
 }
 
@@ -307,7 +328,7 @@ impl SegmentTree {
         let Some(pack) = packs.get(usize::from(front.pack)) else {
             return Ok(None);
         };
-        let file = File::open(path)?;
+        let file = crate::files::open(path)?;
         let (header, end) = (front.header(store)?, front.end(store)?);
         let place = (front.start, front.blocks);
         let covered = Covered::new(pack, place, directory, front.directory_len, gaps);
@@ -323,11 +344,7 @@ impl SegmentTree {
         let has_fronts = is_whole(0, &bytes, &mut block)
             && is_whole(BLOCK as u64, &header_block, &mut block)
             && is_whole(end, &bytes, &mut block);
-        let tree = TreeFile {
-            header: header.encode(),
-            file,
-            end,
-        };
+        let tree = Padded::new(file, end).with(BLOCK as u64, &header.encode());
         let tree = TreePlace::separate(Arc::new(tree), BLOCK as u64);
         let data: Arc<dyn ReadAt> = Arc::clone(&covered) as _;
         let verified = Verified::open(data, tree, front.root, |_| Ok(front.covered_len()))?;
@@ -364,7 +381,7 @@ impl SegmentTree {
 
 /// Reads the front of a tree's file, or the second one. `None` without a file, or if both are damaged.
 pub(crate) fn front(path: &Path, store: &[u8; 16]) -> io::Result<Option<TreeFront>> {
-    let file = match File::open(path) {
+    let file = match crate::files::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),

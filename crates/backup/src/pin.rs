@@ -70,7 +70,7 @@ impl Store {
         loop {
             let path = self.write_pin(snapshot, true)?;
             let failed = |e| Error::io(Place::file(path.display()), "cannot lock", e);
-            let file = match File::open(&path) {
+            let file = match files::open(&path) {
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
                 file => file.map_err(failed)?,
             };
@@ -157,7 +157,7 @@ impl Store {
             };
             let is_over = |file: File| pin.is_of_process && file.try_lock().is_ok();
             // Processes of other hosts are unknown.
-            if self.objects.is_none() && File::open(&path).is_ok_and(is_over) {
+            if self.objects.is_none() && files::open(&path).is_ok_and(is_over) {
                 let _ = fs::remove_file(&path);
                 continue;
             }

@@ -52,6 +52,13 @@ impl Store {
     /// `Io` of the host. Damage is in the result.
     pub fn repair(&mut self, threads: usize, progress: &Progress) -> Result<Repaired> {
         let mut repaired = Repaired::default();
+        if let Some(objects) = &self.objects {
+            let done = objects.bucket.repair(threads);
+            let (blocks, findings) = done.map_err(|e| objects.error("", "cannot repair", e))?;
+            objects.sync(&self.path)?;
+            repaired.blocks += blocks;
+            repaired.findings.extend(findings);
+        }
         // Directories may be damaged without other times.
         self.load_all()?;
         self.repair_packs(&mut repaired)?;

@@ -2,7 +2,7 @@
 
 use crate::archive::{Archives, OpenArchive};
 use crate::cluster::BLOCK;
-use crate::cut::{self, DATA};
+use crate::cut::DATA;
 use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
@@ -180,6 +180,7 @@ impl Store {
         let seen = SeenWriter::create((!request.is_dry).then_some(&self.path));
         let (tree, seen) = std::thread::scope(|scope| {
             let compression = self.compression;
+            let cuts = self.cuts.clone();
             let encoders = Encoders::start(scope, threads, compression)?;
             let mut run = Run {
                 store: self,
@@ -190,7 +191,7 @@ impl Store {
                 is_dry: request.is_dry,
                 pending: HashSet::new(),
                 groups: Default::default(),
-                tree: TreeWriter::default(),
+                tree: TreeWriter::new(cuts),
                 seen,
                 report: &mut report,
                 left_out: &left_out,
@@ -258,7 +259,7 @@ impl Store {
             snapshot.number = number;
             let name = format!("snapshots/{number:08}.json");
             match self.create_new(&name, snapshot.text().as_bytes())? {
-                true => return Ok(()),
+                true => return self.note_newest(),
                 false if number < first + NUMBERS_TRIED => number += 1,
                 false => return Err(self.exists(&name)),
             }
@@ -683,7 +684,7 @@ impl Run<'_> {
             let mut len = if is_part {
                 buffer.len()
             } else {
-                cut::first_len(&buffer, DATA)
+                self.store.cuts.first_len(&buffer, DATA)
             };
             let mut probe = None;
             if !is_part && !len.is_multiple_of(BLOCK) {
@@ -794,7 +795,7 @@ impl Run<'_> {
 
     /// Adds an entry to the tree.
     fn record(&mut self, record: &Record) -> Result<()> {
-        let mut tree = std::mem::take(&mut self.tree);
+        let mut tree = std::mem::replace(&mut self.tree, TreeWriter::new(self.store.cuts.clone()));
         tree.add(record, &mut |leaf| self.member(leaf, LEAVES))?;
         self.tree = tree;
         Ok(())
@@ -802,7 +803,7 @@ impl Run<'_> {
 
     /// Stores all that waits. Returns the tree, and the states of its files.
     fn finish(mut self) -> Result<(Vec<Digest>, SeenWriter)> {
-        let tree = std::mem::take(&mut self.tree);
+        let tree = std::mem::replace(&mut self.tree, TreeWriter::new(self.store.cuts.clone()));
         let tree = tree.finish(&mut |leaf| self.member(leaf, LEAVES))?;
         self.end_group(FILES)?;
         self.end_group(LEAVES)?;

@@ -56,7 +56,8 @@ pub(crate) struct SeenReader {
 impl SeenReader {
     /// Opens the list of a snapshot of the store at `store`. `None` if there is none, or if it is damaged.
     pub(crate) fn open(store: &Path, number: u32) -> Option<Self> {
-        let mut reader = BufReader::with_capacity(BUFFER, File::open(path(store, number)).ok()?);
+        let mut reader =
+            BufReader::with_capacity(BUFFER, crate::files::open(&path(store, number)).ok()?);
         let len = reader.get_ref().metadata().ok()?.len();
         let content = len.checked_sub(32).filter(|_| len <= SEEN_MAX)?;
         let states = content.checked_sub(MAGIC.len() as u64)?;

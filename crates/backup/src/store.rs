@@ -1,4 +1,4 @@
-//! A backup store in a directory, or in a [`bucket`](crate::bucket).
+//! A backup store in a directory, or in a [`bucket`](crate::bucket), which may be [encrypted](crate::sealed).
 //!
 //! ```text
 //! store.json             identity and compression, written once
@@ -12,22 +12,25 @@
 //! pins/                  snapshots in use, which `prune` keeps
 //! ```
 
-use crate::bucket::{Blocks, Bucket, Objects};
+use crate::bucket::{Blocks, Bucket, Objects, STORE};
 use crate::cluster::BLOCK;
+use crate::cut::Cuts;
 use crate::digest::Digest;
 use crate::directories::{Directories, Found, Segment};
 use crate::files::{self, TEXT_MAX};
 use crate::index::{Index, Slot};
+use crate::keys::{self, is_key};
 use crate::marked::Marked;
 use crate::pack::{HEADER_LEN, PACK_MAX, PACKS_MAX, Pack};
 use crate::parity::{self, SegmentTree};
+use crate::seal;
 use crate::seen;
 use crate::segment::{self, DIRECTORY_MAX, Directory, SegmentHeader};
 use crate::snapshot::Snapshot;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -39,8 +42,6 @@ use tuff_mkfs::{
 };
 use tuff_store::ReadAt;
 
-/// Name of the file that makes a directory a store.
-const NAME: &str = "store.json";
 const FORMAT: u64 = 1;
 /// Most snapshots of a store.
 const SNAPSHOTS_MAX: usize = 10_000;
@@ -91,6 +92,7 @@ pub struct Store {
     pub(crate) path: PathBuf,
     pub(crate) id: [u8; 16],
     pub(crate) compression: StoreCompression,
+    pub(crate) cuts: Cuts,
     pub(crate) packs: Vec<Pack>,
     /// Segments whose directories can be read, by number.
     pub(crate) segments: BTreeMap<u32, Segment>,
@@ -108,6 +110,8 @@ pub struct Store {
     pub(crate) objects: Option<Arc<Objects>>,
     /// Ranges that a run must store anew, because they will be removed.
     pub(crate) marked: Option<Marked>,
+    /// This host notes the newest snapshot, so that it knows a store that was put back to an earlier state.
+    pub(crate) remembers: bool,
     /// Time at which the store was opened.
     pub(crate) opened: SystemTime,
 }
@@ -124,7 +128,7 @@ impl Drop for Store {
 impl Store {
     /// True if the directory holds a store.
     pub fn is_at(path: &Path) -> bool {
-        path.join(NAME).exists()
+        path.join(STORE).exists()
     }
 
     /// Makes a store in a directory that is absent or empty.
@@ -134,7 +138,7 @@ impl Store {
     pub fn create(path: &Path, compression: StoreCompression) -> Result<()> {
         let place = || Place::file(path.display());
         let failed = |e| Error::io(place(), "cannot create a backup store", e);
-        fs::create_dir_all(path).map_err(failed)?;
+        private(path, true).map_err(failed)?;
         let mut names = fs::read_dir(path).map_err(failed)?;
         if names.next().is_some() {
             return Err(Error::usage(format_args!(
@@ -145,7 +149,7 @@ impl Store {
         let header = header(compression)?;
         create_directories(path)?;
         // Last: the directory is a store from here on.
-        files::create(&path.join(NAME), header.as_bytes())
+        files::create(&path.join(STORE), header.as_bytes())
     }
 
     /// Makes a store in a place of a bucket that has no object.
@@ -153,21 +157,35 @@ impl Store {
     /// # Errors
     /// `Usage` for a place with something in it, or if the bucket does not keep conditions; `Io` of the bucket.
     pub fn create_in_bucket(bucket: &dyn Bucket, compression: StoreCompression) -> Result<()> {
+        let header = header(compression)?;
+        Self::is_free(bucket)?;
+        Self::create_header(bucket, header.as_bytes())
+    }
+
+    /// Refuses a place that has an object. Keys are left by a run that ended before it made its store.
+    pub(crate) fn is_free(bucket: &dyn Bucket) -> Result<()> {
+        let url = bucket.url();
+        let listed = bucket.list();
+        let listed = listed.map_err(|e| Error::io(Place::file(&url), "cannot list", e))?;
+        match listed.iter().all(|object| is_key(&object.name)) {
+            true => Ok(()),
+            false => Err(Error::usage(format_args!(
+                "{url}: not empty, and no backup store"
+            ))),
+        }
+    }
+
+    /// Makes the object that makes a place a store.
+    pub(crate) fn create_header(bucket: &dyn Bucket, header: &[u8]) -> Result<()> {
         let url = bucket.url();
         let failed = |e| Error::io(Place::file(&url), "cannot create a backup store", e);
-        let header = header(compression)?;
-        if !bucket.list().map_err(failed)?.is_empty() {
-            return Err(Error::usage(format_args!(
-                "{url}: not empty, and no backup store"
-            )));
-        }
-        bucket.create(NAME, header.as_bytes()).map_err(failed)?;
+        bucket.create(STORE, header).map_err(failed)?;
         // Other bytes: a client may take the same ones for a request that it has repeated.
-        match bucket.create(NAME, b"another store") {
+        match bucket.create(STORE, b"another store") {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
             Err(e) => Err(failed(e)),
             Ok(_) => {
-                let _ = bucket.remove(NAME);
+                let _ = bucket.remove(STORE);
                 Err(Error::usage(format_args!(
                     "{url}: the bucket ignores `If-None-Match`, without which two runs could overwrite each other's data; use another one"
                 )))
@@ -180,7 +198,7 @@ impl Store {
     /// # Errors
     /// `Io` of the bucket.
     pub fn is_in_bucket(bucket: &dyn Bucket) -> Result<bool> {
-        match bucket.read(NAME, 0..1) {
+        match bucket.read(STORE, 0..1) {
             Ok(_) => Ok(true),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(e) => Err(Error::io(Place::file(bucket.url()), "cannot read", e)),
@@ -195,7 +213,7 @@ impl Store {
     pub fn open_bucket(bucket: Arc<dyn Bucket>, copies: &Path, writes: bool) -> Result<Self> {
         let url = bucket.url();
         let broken = || Error::corrupt(Place::file(&url), "not the header of a backup store");
-        let text = match bucket.read(NAME, 0..TEXT_MAX) {
+        let text = match bucket.read(STORE, 0..TEXT_MAX) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(Error::usage(format_args!("{url}: no backup store")));
             }
@@ -206,13 +224,13 @@ impl Store {
         hex::decode_to_slice(header["id"].as_str().ok_or_else(broken)?, &mut id)
             .map_err(|_| broken())?;
         let failed = |e| Error::io(Place::file(copies.display()), "cannot create", e);
-        let name = copies.join(NAME);
+        let name = copies.join(STORE);
         if files::read(&name, TEXT_MAX).ok().as_ref() != Some(&text) {
             match fs::remove_dir_all(copies) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
                 _ => {}
             }
-            fs::create_dir_all(copies).map_err(failed)?;
+            private(copies, true).map_err(failed)?;
             create_directories(copies)?;
             files::create(&name, &text)?;
         }
@@ -275,7 +293,7 @@ impl Store {
         if !Self::is_at(path) {
             return Err(no_store(path));
         }
-        let name = path.join(NAME);
+        let name = path.join(STORE);
         let broken = || {
             Error::corrupt(
                 Place::file(name.display()),
@@ -287,6 +305,12 @@ impl Store {
         let header: Value = serde_json::from_slice(&text).map_err(|_| broken())?;
         match header["tuff-backup-store"].as_u64() {
             Some(FORMAT) => {}
+            Some(keys::FORMAT) => {
+                return Err(Error::usage(format_args!(
+                    "{}: an encrypted backup store, which needs its key",
+                    path.display()
+                )));
+            }
             Some(newer) => {
                 return Err(Error::usage(format_args!(
                     "{}: a backup store of format {newer}; this version of Tuff knows format {FORMAT}",
@@ -298,6 +322,11 @@ impl Store {
         let mut id = [0; 16];
         hex::decode_to_slice(header["id"].as_str().ok_or_else(broken)?, &mut id)
             .map_err(|_| broken())?;
+        let mut cuts = [0; 32];
+        let secret = header["cuts"].as_str();
+        if let Some(digits) = secret {
+            hex::decode_to_slice(digits, &mut cuts).map_err(|_| broken())?;
+        }
         let compression = || {
             let method = Method::from_name(header["method"].as_str()?)?;
             let level = i32::try_from(header["level"].as_i64()?).ok()?;
@@ -315,6 +344,7 @@ impl Store {
             path: path.to_owned(),
             id,
             compression: compression().ok_or_else(broken)?,
+            cuts: Cuts::new(secret.map(|_| &cuts)),
             packs: Vec::new(),
             segments: BTreeMap::new(),
             states: BTreeMap::new(),
@@ -325,6 +355,7 @@ impl Store {
             lock,
             objects,
             marked: None,
+            remembers: false,
             opened: SystemTime::now(),
         };
         store.load()?;
@@ -862,25 +893,44 @@ impl Store {
 
 /// Text of the header of a new store.
 fn header(compression: StoreCompression) -> Result<String> {
+    let id = seal::random();
+    let id = id.map_err(|e| Error::io(Place::image(), "cannot make an identifier", e))?;
+    header_of(compression, id, None)
+}
+
+/// Text of the header of a store. `cuts`: secret of the places of cuts.
+pub(crate) fn header_of(
+    compression: StoreCompression,
+    id: [u8; 16],
+    cuts: Option<[u8; 32]>,
+) -> Result<String> {
     let spec = compression.spec();
     spec.build().map_err(|e| Error::usage(e.to_string()))?;
-    let mut id = [0; 16];
-    let random = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
-    random.map_err(|e| Error::io(Place::image(), "cannot make an identifier", e.into()))?;
-    let header = json!({
+    let mut header = json!({
         "tuff-backup-store": FORMAT,
         "id": hex::encode(id),
         "method": compression.method.name(),
         "level": compression.level,
         "cluster": compression.cluster,
     });
+    if let Some(cuts) = cuts {
+        header["cuts"] = hex::encode(cuts).into();
+    }
     Ok(format!("{header:#}\n"))
+}
+
+/// Makes a directory that only its owner can enter, unless it exists: a store has files that others could not read.
+fn private(path: &Path, above: bool) -> std::io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(above)
+        .mode(0o700)
+        .create(path)
 }
 
 fn create_directories(path: &Path) -> Result<()> {
     let failed = |e| Error::io(Place::file(path.display()), "cannot create", e);
     for name in ["packs", "segments", "snapshots", "seen", "pins"] {
-        fs::create_dir(path.join(name)).map_err(failed)?;
+        private(&path.join(name), false).map_err(failed)?;
     }
     File::create(path.join("lock")).map_err(failed)?;
     Ok(())

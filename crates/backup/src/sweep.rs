@@ -2,7 +2,7 @@
 //! removes what is still without use. No run that writes needs to be excluded: a new one stores marked ranges again, and those that
 //! had begun before are over.
 
-use crate::bucket::{Blocks, GRACE, RUN_MAX, data_name};
+use crate::bucket::{Blocks, GRACE, RUN_MAX};
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
 use crate::encode::decode;
@@ -81,12 +81,12 @@ impl Store {
                 }
                 if freed > directory.blocks / SHARE {
                     self.rewrite(&directory, &kept)?;
-                    known.insert(data_name(number, kept.digest(&self.id)));
+                    known.insert(objects.data_name(number, kept.digest(&self.id)));
                     pruned.renewed_segments += 1;
                     continue;
                 }
             }
-            known.insert(data_name(number, digest));
+            known.insert(objects.data_name(number, digest));
             let (dead, unused) = dead(&directory, live);
             if unused > 0 {
                 pruned.marked_bytes += u64::from(unused) * BLOCK as u64;

@@ -1,6 +1,6 @@
 //! The tree of a snapshot in a store: its records, cut into leaves that snapshots share.
 
-use crate::cut::{self, CutSizes};
+use crate::cut::{CutSizes, Cuts};
 use crate::digest::Digest;
 use crate::read::RangeReader;
 use crate::record::{PathOf, Record};
@@ -28,14 +28,22 @@ const LIST_UNIT: usize = if cfg!(test) { 64 } else { 16 << 10 };
 const RECORD_MAX: usize = 1 << 30;
 
 /// Cuts the records of a new tree into leaves.
-#[derive(Default)]
 pub(crate) struct TreeWriter {
+    cuts: Cuts,
     bytes: Vec<u8>,
     /// Digests of all leaves.
     list: Vec<u8>,
 }
 
 impl TreeWriter {
+    pub(crate) fn new(cuts: Cuts) -> Self {
+        Self {
+            cuts,
+            bytes: Vec::new(),
+            list: Vec::new(),
+        }
+    }
+
     /// Adds a record. `store` keeps a leaf.
     pub(crate) fn add(
         &mut self,
@@ -50,7 +58,7 @@ impl TreeWriter {
     }
 
     fn cut(&mut self, store: &mut dyn FnMut(Vec<u8>) -> Result<Digest>) -> Result<()> {
-        let rest = self.bytes.split_off(cut::first_len(&self.bytes, LEAF));
+        let rest = self.bytes.split_off(self.cuts.first_len(&self.bytes, LEAF));
         let leaf = std::mem::replace(&mut self.bytes, rest);
         self.list.extend_from_slice(&store(leaf)?.0);
         Ok(())
@@ -66,7 +74,7 @@ impl TreeWriter {
         }
         let (mut list, mut ranges) = (&self.list[..], Vec::new());
         while !list.is_empty() {
-            let (part, rest) = list.split_at(cut::first_len(list, LIST));
+            let (part, rest) = list.split_at(self.cuts.first_len(list, LIST));
             ranges.push(store(part.to_vec())?);
             list = rest;
         }

@@ -467,6 +467,10 @@ const JSON_VERBS: &[(&str, &str)] = &[
     ("store prune", "tuff store prune --json backups"),
     ("store copy", "tuff store copy --json backups copies"),
     ("store repair", "tuff store repair --json backups"),
+    (
+        "store key list",
+        "tuff backup -q --encrypt --key-file key rootfs secret 2>&-; tuff store key list --json secret",
+    ),
     // Progress, of a build that waits for its input.
     (
         "progress",

@@ -2,6 +2,7 @@
 
 use crate::cmd::build_image::paths::archive;
 use crate::cmd::build_image::watched;
+use crate::cmd::store::keys::KeyArgs;
 use crate::cmd::store::place;
 use crate::out::Out;
 use crate::progress::Show;
@@ -20,6 +21,9 @@ use tuff_mkfs::{Compression, Progress};
 ///
 /// STORE is a directory, or s3://BUCKET/PREFIX. It becomes a store if it is absent or empty. Each snapshot is an image that the kernel mounts, and stores
 /// what earlier ones lack. `tuff store` lists, mounts, restores and checks snapshots.
+///
+/// --encrypt makes a store whose contents and names nobody can read without its key. The key is a new file in ~/.config/tuff/keys, or
+/// the one that --key-file names, of which a copy belongs elsewhere, or a password. Such snapshots are mounted through FUSE only.
 ///
 /// A SOURCE that is a file is saved as the tree in it: a SquashFS or EROFS image, or a tar or cpio archive, which may be compressed.
 /// The only source of a run becomes the root of the snapshot; of several, each is at its path. Its files are not read again while the
@@ -55,6 +59,11 @@ pub(crate) struct Args {
     /// Make a new store, although the directory may be where a disk is usually mounted
     #[arg(long)]
     new: bool,
+    /// Encrypt a new store, with a new key file or the password of --password-file
+    #[arg(long)]
+    encrypt: bool,
+    #[command(flatten)]
+    keys: KeyArgs,
     /// Compression of a new store, which cannot be changed later (default: zstd:3)
     #[arg(short = 'z', long, value_name = "ALG[:LEVEL]")]
     compress: Option<String>,
@@ -110,9 +119,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         reads_all: args.all,
         is_dry: args.dry_run,
     };
+    args.keys.compare(path, args.encrypt)?;
     let mut store = match args.dry_run {
-        true => place::open(path, false)?,
-        false => place::open(path, true)?,
+        true => place::open(path, &args.keys, false)?,
+        false => place::open(path, &args.keys, true)?,
     };
     if !is_new && compression(args, store.compression())? != store.compression() {
         return Err(Error::usage(format_args!(
@@ -184,7 +194,12 @@ fn make(path: &Path, args: &Args) -> Result<()> {
             path.display()
         )));
     }
-    place::create(path, compression(args, StoreCompression::default())?)
+    place::create(
+        path,
+        compression(args, StoreCompression::default())?,
+        &args.keys,
+        args.encrypt,
+    )
 }
 
 /// Returns the compression that the arguments state, the rest as in `other`.

@@ -59,6 +59,10 @@ const VERBS: &[(&str, &[i32])] = &[
     ("store check", &[0]),
     ("store repair", &[0]),
     ("store unpin", &[0]),
+    ("store key", &[0]),
+    ("store key list", &[0]),
+    ("store key add", &[0]),
+    ("store key remove", &[0]),
     ("mkfs.erofs", &[0]),
     ("fsck.erofs", &[0]),
     ("dump.erofs", &[0]),
@@ -107,6 +111,10 @@ fn stage(name: &str) -> Place {
         "cp backups/pins/00000001-4711-0 backups/pins/00000002-4712-0",
         "echo edited > rootfs/etc/motd",
         "tuff backup -q rootfs/ backups",
+        "tuff backup -q --encrypt --key-file secret.key rootfs/ secret 2>&-",
+        "mv secret/keys/*.json secret/keys/1f0c2e3d.json",
+        "for n in 4b5a6978 8796a5b4; do sed \"s/password/file/\" secret/keys/1f0c2e3d.json > secret/keys/$n.json; done",
+        "echo correct > password",
         "mkdir -p update tree/usr/bin",
         "echo tool > tree/usr/bin/tool",
         "echo news > update/news",
@@ -135,6 +143,7 @@ fn sh(place: &Place, line: &str) -> Output {
             format!("{}:{path}", tuff.parent().unwrap().display()),
         )
         .env_remove("SOURCE_DATE_EPOCH")
+        .env("XDG_CACHE_HOME", place.path("cache"))
         .current_dir(&place.0)
         .output()
         .unwrap()

@@ -57,6 +57,7 @@ mod start_lists;
 #[cfg(feature = "remote")]
 mod start_trace;
 mod store;
+mod store_keys;
 mod store_pins;
 mod terminal;
 mod threads;

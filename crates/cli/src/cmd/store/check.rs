@@ -1,13 +1,12 @@
 //! `tuff store check`: checks a store.
 
-use super::place;
+use super::place::StoreArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::progress::Show;
 use crate::text::escaped_line;
 use crate::units::{counted, size};
 use serde_json::json;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_backup::Depth;
@@ -21,9 +20,8 @@ use tuff_mkfs::Progress;
 /// everything. The exit code is 1 if something is damaged or missing.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    place: StoreArgs,
     /// Read this part of the content, such as 5% or 100%
     #[arg(long, value_name = "PART", value_parser = part)]
     read_data: Option<f64>,
@@ -36,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let store = place::open(&args.store, false)?;
+    let store = args.place.open(false)?;
     let depth = match args.read_data {
         None => Depth::Trees,
         Some(1.0) => Depth::Data,

@@ -1,15 +1,16 @@
 //! `tuff store copy`: copies snapshots into another store.
 
+use super::keys::KeyArgs;
 use super::place;
 use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::units::{counted, size};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_erofs::Result;
+use tuff_erofs::{Error, Result};
 use tuff_mkfs::Progress;
 
 /// Copy snapshots of a backup store into another one
@@ -28,15 +29,28 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N")]
     snapshot: Vec<u32>,
     #[command(flatten)]
+    keys: KeyArgs,
+    /// Encrypt TO if it is made; see `tuff backup`
+    #[arg(long)]
+    encrypt: bool,
+    #[command(flatten)]
     work: WorkArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let from = place::open(&args.from, false)?;
+    // Keys may be for one of two stores.
+    let none = KeyArgs::default();
+    let keys = |path: &Path| match place::Objects::at(path)?.encrypted()? {
+        Some(_) => Ok(&args.keys),
+        None => Ok::<_, Error>(&none),
+    };
+    let from = place::open(&args.from, keys(&args.from)?, false)?;
     if !place::is_at(&args.to)? {
-        place::create(&args.to, from.compression())?;
+        let keys = if args.encrypt { &args.keys } else { &none };
+        place::create(&args.to, from.compression(), keys, args.encrypt)?;
     }
-    let mut to = place::open(&args.to, true)?;
+    let mut to = place::open(&args.to, keys(&args.to)?, true)?;
+    args.keys.compare(&args.to, args.encrypt)?;
     let progress = Arc::new(Progress::default());
     let threads = args.work.threads();
     let (copied, _) = watched(&progress, args.work.show(), |progress| {

@@ -1,10 +1,9 @@
 //! `tuff store diff`: compares two snapshots.
 
-use super::place;
+use super::place::StoreArgs;
 use crate::cmd::build_image::watched;
 use crate::cmd::diff::Printer;
 use crate::progress::Show;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_backup::{Snapshot, Store};
@@ -18,9 +17,8 @@ use tuff_mkfs::Progress;
 /// differ.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    place: StoreArgs,
     /// Number of the first snapshot (default: the one before B in its series)
     #[arg(value_name = "A")]
     a: Option<u32>,
@@ -36,7 +34,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let store = place::open(&args.store, false)?;
+    let store = args.place.open(false)?;
     let (a, b) = snapshots(args, &store)?;
     let mut printer = Printer::new(args.json, args.quiet);
     let progress = Arc::new(Progress::default());
@@ -61,7 +59,7 @@ fn snapshots(args: &Args, store: &Store) -> Result<(Snapshot, Snapshot)> {
         (None, None) => String::new(),
     };
     all.retain(|snapshot| snapshot.series == series);
-    let none = || Error::usage(format_args!("{}: no snapshots", args.store.display()));
+    let none = || Error::usage(format_args!("{}: no snapshots", args.place.store.display()));
     let b = all.pop().ok_or_else(none)?;
     let a = match a {
         Some(a) => a,

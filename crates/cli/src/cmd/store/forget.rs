@@ -1,11 +1,10 @@
 //! `tuff store forget`: removes snapshots.
 
-use super::place;
+use super::place::StoreArgs;
 use crate::out::Out;
 use crate::text::time;
 use crate::units::counted;
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_backup::{Choice, Policy};
 use tuff_erofs::{Error, Result};
@@ -21,9 +20,8 @@ use tuff_erofs::{Error, Result};
 /// `tuff store prune` frees the space.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    place: StoreArgs,
     /// Numbers of snapshots
     #[arg(value_name = "N", conflicts_with_all = ["last", "daily", "weekly", "monthly", "yearly", "series"])]
     numbers: Vec<u32>,
@@ -58,7 +56,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(number) = args.confirm {
-        place::open(&args.store, true)?.confirm(number)?;
+        args.place.open(true)?.confirm(number)?;
         return Ok(ExitCode::SUCCESS);
     }
     let policy = Policy {
@@ -74,8 +72,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ));
     }
     let mut store = match args.dry_run {
-        true => place::open(&args.store, false)?,
-        false => place::open(&args.store, true)?,
+        true => args.place.open(false)?,
+        false => args.place.open(true)?,
     };
     if !args.numbers.is_empty() {
         if !args.dry_run {

@@ -1,11 +1,10 @@
 //! `tuff store list`: lists snapshots.
 
-use super::place;
+use super::place::StoreArgs;
 use crate::out::Out;
 use crate::text::time;
 use crate::units::size;
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_erofs::Result;
 
@@ -15,16 +14,15 @@ use tuff_erofs::Result;
 /// snapshots in use follow.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    place: StoreArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let store = place::open(&args.store, false)?;
+    let store = args.place.open(false)?;
     let mut out = Out::new();
     let (mut list, mut is_whole) = (Vec::<Value>::new(), true);
     let mut snapshots = Vec::new();

@@ -4,6 +4,8 @@ mod check;
 mod copy;
 mod diff;
 mod forget;
+pub(super) mod key;
+pub(super) mod keys;
 mod list;
 mod mount;
 pub(super) mod place;
@@ -41,6 +43,7 @@ enum Verb {
     Check(check::Args),
     Repair(repair::Args),
     Unpin(unpin::Args),
+    Key(key::Args),
 }
 
 /// Runs a verb of `tuff store`.
@@ -56,5 +59,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Verb::Check(args) => check::run(args),
         Verb::Repair(args) => repair::run(args),
         Verb::Unpin(args) => unpin::run(args),
+        Verb::Key(args) => key::run(args),
     }
 }

@@ -1,5 +1,6 @@
 //! `tuff store mount`: mounts a snapshot.
 
+use super::place;
 use super::serve::serve;
 use super::snapshot::{SnapshotArgs, image, pin};
 use crate::cmd::mount::background::{self, Role};
@@ -17,7 +18,7 @@ use tuff_mkfs::Progress;
 /// The snapshot is a tree of the absolute paths that were backed up, read-only. It is served through FUSE, or mounted by the kernel
 /// with --kernel, until `tuff umount DIR`.
 ///
-/// A snapshot in a bucket is served through FUSE. Parts are read when they are needed, and compared with their digests.
+/// A snapshot in a bucket or in an encrypted store is served through FUSE. Parts are read when they are needed, and compared with their digests.
 ///
 /// --print writes the image of the snapshot, which holds metadata only, and prints a script for sh(1) that mounts it without Tuff,
 /// as root. Its loop devices are detached by the kernel when it is unmounted by umount(8).
@@ -44,18 +45,13 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let role = Role::of_this_process(false);
-    let is_bucket = args
-        .snapshot
-        .store
-        .as_os_str()
-        .as_encoded_bytes()
-        .starts_with(b"s3://");
-    if is_bucket && (args.kernel || args.print.is_some()) {
+    let is_served = place::is_served(&args.snapshot.place.store)?;
+    if is_served && (args.kernel || args.print.is_some()) {
         return Err(Error::usage(
-            "the kernel mounts no store in a bucket; copy it into a directory first: tuff store copy",
+            "the kernel mounts no store in a bucket and no encrypted one; copy it into a directory first: tuff store copy",
         ));
     }
-    if is_bucket && role == Role::Starter {
+    if is_served && role == Role::Starter {
         return background::start();
     }
     let (store, snapshot) = args.snapshot.open()?;
@@ -70,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let mut out = Out::new();
         script(&image, &args.dir, &mut out)?;
         if let Some(pin) = pin {
-            let store = shell_word(&args.snapshot.store);
+            let store = shell_word(&args.snapshot.place.store);
             out.line(format_args!(
                 "# After umount: tuff store unpin {store} {pin}"
             ))?;
@@ -78,11 +74,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return out.finish();
     }
     let (temporary, image) = image(&store, &snapshot)?;
-    if let (true, Role::Server { in_background }) = (is_bucket, role) {
+    if let (true, Role::Server { in_background }) = (is_served, role) {
         let opened = image.open()?;
         // It is open.
         drop(temporary);
-        let name = &args.snapshot.store;
+        let name = &args.snapshot.place.store;
         return serve(opened, name, &args.dir, args.allow_other, in_background);
     }
     let program = std::env::current_exe();

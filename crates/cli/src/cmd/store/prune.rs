@@ -1,13 +1,12 @@
 //! `tuff store prune`: frees what no snapshot names.
 
-use super::place;
+use super::place::StoreArgs;
 use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::text::time;
 use crate::units::size;
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::Result;
@@ -23,15 +22,14 @@ use tuff_mkfs::Progress;
 /// meanwhile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    place: StoreArgs,
     #[command(flatten)]
     work: WorkArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut store = place::open(&args.store, true)?;
+    let mut store = args.place.open(true)?;
     let threads = args.work.threads();
     let progress = Arc::new(Progress::default());
     let show = args.work.show();

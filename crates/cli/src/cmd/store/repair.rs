@@ -1,13 +1,12 @@
 //! `tuff store repair`: repairs a store with its parity.
 
-use super::place;
+use super::place::StoreArgs;
 use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
 use crate::out::Out;
 use crate::text::escaped_line;
 use crate::units::counted;
 use serde_json::json;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::Result;
@@ -20,15 +19,14 @@ use tuff_mkfs::Progress;
 /// stores it again if a source still has it. Parity that is missing is written. The exit code is 1 if something is lost.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    place: StoreArgs,
     #[command(flatten)]
     work: WorkArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let mut store = place::open(&args.store, true)?;
+    let mut store = args.place.open(true)?;
     let threads = args.work.threads();
     let progress = Arc::new(Progress::default());
     let show = args.work.show();

@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     if !checked.findings.is_empty() && !args.keep_going {
         return Err(Error::corrupt(
-            args.snapshot.store.display(),
+            args.snapshot.place.store.display(),
             "the snapshot is damaged; --keep-going restores it all the same",
         ));
     }

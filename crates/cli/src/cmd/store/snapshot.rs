@@ -1,7 +1,7 @@
 //! Snapshots that arguments name, and their images.
 
-use super::place;
-use std::path::{Path, PathBuf};
+use super::place::StoreArgs;
+use std::path::Path;
 use std::sync::Arc;
 use tuff_backup::{HeldPin, Snapshot, SnapshotImage, Store};
 use tuff_erofs::{Error, Result};
@@ -11,9 +11,8 @@ use tuff_store::TemporaryDir;
 /// Arguments that name a snapshot.
 #[derive(clap::Args)]
 pub(super) struct SnapshotArgs {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    pub(super) store: PathBuf,
+    #[command(flatten)]
+    pub(super) place: StoreArgs,
     /// Number of the snapshot (default: the newest one)
     #[arg(short, long, value_name = "N")]
     snapshot: Option<u32>,
@@ -22,10 +21,10 @@ pub(super) struct SnapshotArgs {
 impl SnapshotArgs {
     /// Opens the store and finds the snapshot.
     pub(super) fn open(&self) -> Result<(Arc<Store>, Snapshot)> {
-        let store = place::open(&self.store, false)?;
+        let store = self.place.open(false)?;
         let snapshot = match self.snapshot {
             Some(number) => store.snapshot(number)?,
-            None => newest(&store, &self.store)?,
+            None => newest(&store, &self.place.store)?,
         };
         Ok((Arc::new(store), snapshot))
     }

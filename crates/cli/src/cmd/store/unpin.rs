@@ -1,7 +1,6 @@
 //! `tuff store unpin`: removes a pin.
 
-use super::place;
-use std::path::PathBuf;
+use super::place::StoreArgs;
 use std::process::ExitCode;
 use tuff_erofs::Result;
 
@@ -11,15 +10,14 @@ use tuff_erofs::Result;
 /// until it is removed. `tuff store list` shows all pins.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the store, or s3://BUCKET/PREFIX
-    #[arg(value_name = "STORE")]
-    store: PathBuf,
+    #[command(flatten)]
+    place: StoreArgs,
     /// Name of the pin
     #[arg(value_name = "PIN")]
     pin: String,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    place::open(&args.store, false)?.unpin(&args.pin)?;
+    args.place.open(false)?.unpin(&args.pin)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,7 @@
 //! Stores in buckets: a bucket in memory, which counts, refuses, loses and lies as it is told.
 
+mod encrypted;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
