@@ -22,7 +22,7 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<()> {
     create_file(path, bytes).map_err(|e| Error::io(Place::file(path.display()), "cannot create", e))
 }
 
-/// As [`create`]. The error has the kind `AlreadyExists` if the file exists.
+/// Makes a file as [`create`] does. The error has the kind `AlreadyExists` if the file exists.
 pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = write(path, bytes)?;
     step()?;
@@ -45,7 +45,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     replace_file(path, bytes).map_err(|e| Error::io(Place::file(path.display()), "cannot write", e))
 }
 
-/// As [`replace`].
+/// Replaces a file as [`replace`] does, with an error of the host.
 pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = write(path, bytes)?;
     step()?;
@@ -136,7 +136,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     remove_file(path).map_err(|e| Error::io(Place::file(path.display()), "cannot remove", e))
 }
 
-/// As [`remove`].
+/// Removes a file as [`remove`] does, with an error of the host.
 pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     step()?;
     if is_lost() {

@@ -33,10 +33,10 @@ const COSTS_MAX: [u32; 3] = [1 << 20, 16, 64];
 /// Start of the line of a key file.
 const LINE: &str = "tuff-store-key-1";
 
-/// What opens a store.
+/// Secret that opens a store.
 #[derive(Clone)]
 pub enum Secret {
-    /// A password.
+    /// Password, of which only Argon2id makes a key.
     Password(Zeroizing<String>),
     /// The secret of a key file.
     File(KeyFile),
@@ -190,7 +190,7 @@ pub struct KeyEntry {
     pub time: i64,
 }
 
-/// Key of a store that is open.
+/// Key of an encrypted store, which opens its objects.
 pub struct StoreKey {
     key: Zeroizing<[u8; 32]>,
     store: [u8; 16],

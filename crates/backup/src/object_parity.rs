@@ -117,7 +117,7 @@ pub(crate) fn write(object: &Path, path: &Path, threads: usize) -> io::Result<()
     output.finish(built.end + BLOCK as u64, true)
 }
 
-/// What [`repair`] did.
+/// Result of a [`repair`] of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Repair {
     /// Blocks that were corrected.

@@ -4,8 +4,8 @@
 //! TUFFSEAL │ version │ salt of 32 bytes │ chunk 0 │ tag │ chunk 1 │ tag │ …
 //! ```
 //!
-//! The key of an object is derived from the store's key, the salt, the identifier of the store and the name of the object, so that an
-//! object at the place of another one is refused. A salt is random and used once: no key comes again, also if host or bucket were put
+//! The key of an object is derived from the store's key, the salt, the identifier of the store and the name of the object: an object
+//! at the place of another one is refused. A salt is random and used once: no key comes again, also if host or bucket were put
 //! back to an earlier state. The nonce of a chunk is its number and whether it is the last (STREAM, doi:10.1007/978-3-662-48000-7_9),
 //! so that chunks cannot be exchanged, left out or cut off. Cipher: ChaCha20-Poly1305 (RFC 8439).
 

@@ -15,7 +15,7 @@ use tuff_testkit::Scratch;
 use tuff_testkit::content::{noise, text};
 use zeroize::Zeroizing;
 
-/// What nobody may find in an encrypted store.
+/// Name and content that nobody may find in an encrypted store.
 const NAME: &str = "a-name-that-is-secret";
 const CONTENT: &str = "a content that is secret; ";
 
@@ -98,7 +98,7 @@ impl Place {
         checked.unwrap().findings
     }
 
-    /// What a host that knows nothing reads wrongly or not at all: errors, findings, or none.
+    /// True if a host that knows nothing gets an error or findings. Wrong content fails the test.
     fn is_refused(&self, number: u32) -> bool {
         let host = self.at("stranger");
         let _ = fs::remove_dir_all(&host);
@@ -228,7 +228,7 @@ fn a_store_that_was_put_back_is_refused() {
         "{refused}"
     );
     memory.state().objects = after;
-    // What this host forgets itself is no surprise.
+    // A snapshot that this host forgets itself is no surprise.
     place.open("h", true).forget(2).unwrap();
     place.open("h", true);
     assert_eq!(place.backup("h").parent, Some(1));
@@ -353,7 +353,7 @@ fn b24_a_key_file_is_never_replaced() {
     assert_eq!(fs::read(&path).unwrap(), text);
     assert_eq!(KeyFile::read(&path).unwrap().store, [7; 16]);
     let found = KeyFile::of_place(path.parent().unwrap(), "/somewhere");
-    assert_eq!(found, [path.clone()]);
+    assert_eq!(found, std::slice::from_ref(&path));
     // A wrong digit is found.
     let text = String::from_utf8(text).unwrap();
     let at = text.rfind("0707 ").unwrap() + 9;

@@ -1,6 +1,7 @@
 //! `tuff store copy`: copies snapshots into another store.
 
 use super::keys::KeyArgs;
+use super::objects::Objects;
 use super::place;
 use super::work::WorkArgs;
 use crate::cmd::build_image::watched;
@@ -40,7 +41,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     // Keys may be for one of two stores.
     let none = KeyArgs::default();
-    let keys = |path: &Path| match place::Objects::at(path)?.encrypted()? {
+    let keys = |path: &Path| match Objects::at(path)?.encrypted()? {
         Some(_) => Ok(&args.keys),
         None => Ok::<_, Error>(&none),
     };

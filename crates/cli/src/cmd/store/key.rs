@@ -1,7 +1,8 @@
 //! `tuff store key`: keys of an encrypted store.
 
 use super::keys::{ask, password_in};
-use super::place::{Objects, StoreArgs};
+use super::objects::Objects;
+use super::place::StoreArgs;
 use crate::out::Out;
 use crate::text::time;
 use clap::Subcommand;

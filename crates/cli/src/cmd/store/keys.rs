@@ -1,6 +1,6 @@
 //! Keys of encrypted stores: where they are, and what they open.
 
-use super::place::{Objects, home};
+use super::objects::{Objects, home};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tuff_backup::{KeyFile, Secret, Store, StoreCompression, StoreKey};

@@ -8,6 +8,7 @@ pub(super) mod key;
 pub(super) mod keys;
 mod list;
 mod mount;
+mod objects;
 pub(super) mod place;
 mod prune;
 mod repair;
