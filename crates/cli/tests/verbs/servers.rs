@@ -267,6 +267,26 @@ fn versitygw_takes_and_gives_backups() {
     }
     good(&here, &["store", "forget", url, "1"]);
     assert!(good(&here, &["store", "prune", url]).contains("freed"));
+    // The same in an encrypted store.
+    let sealed = "s3://bucket/backups/sealed";
+    let key = ["-q", "--key-file", "key"];
+    let with = |verb: &[&'static str], rest: &[&'static str]| [verb, &key, rest].concat();
+    good(&here, &with(&["backup", "--encrypt"], &["source", sealed]));
+    good(
+        &other,
+        &with(&["store", "restore"], &[sealed, "from-sealed"]),
+    );
+    same(&below("from-sealed"));
+    good(
+        &other,
+        &with(&["store", "check", "--read-data", "100%"], &[sealed]),
+    );
+    let out = tuff(&here, &["store", "list", sealed]);
+    assert!(
+        code(&out) == 2 && stderr(&out).contains("name its key"),
+        "{}",
+        stderr(&out)
+    );
     // Data that the object store lost is named.
     let data = fs::read_dir(place.path("store/bucket/backups/all/segments")).unwrap();
     let data = data.map(|entry| entry.unwrap().path());

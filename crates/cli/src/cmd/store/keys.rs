@@ -2,6 +2,7 @@
 
 use super::objects::{Objects, home};
 use std::fs;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use tuff_backup::{KeyFile, Secret, Store, StoreCompression, StoreKey};
 use tuff_erofs::{Error, Result};
@@ -116,10 +117,13 @@ pub(super) fn password_in(path: &Path) -> Result<Zeroizing<String>> {
     }
 }
 
-/// Asks for a password on the terminal.
+/// Asks for a password on the terminal. Messages must be shown there, too: a program that waits unseen would be taken for a hang.
 pub(super) fn ask(prompt: &str) -> Result<Zeroizing<String>> {
-    let password = rpassword::prompt_password(prompt);
-    password.map(Zeroizing::new).map_err(|_| {
+    let password = match std::io::stderr().is_terminal() {
+        true => rpassword::prompt_password(prompt).ok(),
+        false => None,
+    };
+    password.map(Zeroizing::new).ok_or_else(|| {
         Error::usage("the store is encrypted; name its key with --key-file or --password-file")
     })
 }
