@@ -90,6 +90,14 @@ pub trait Bucket: Send + Sync + fmt::Debug {
     /// Those of the request.
     fn remove(&self, name: &str) -> io::Result<()>;
 
+    /// Excludes other runs that write while the file is open, where the bucket can. The error has the kind `WouldBlock` if there is one.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    fn exclude(&self) -> io::Result<Option<File>> {
+        Ok(None)
+    }
+
     /// Corrects objects that have parity beside them. Returns the number of blocks, and a sentence for each object.
     ///
     /// # Errors

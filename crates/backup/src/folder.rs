@@ -3,7 +3,7 @@
 use crate::bucket::{Bucket, Object};
 use crate::files::{self, NEW};
 use crate::object_parity;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
@@ -16,6 +16,8 @@ use tuff_store::ReadAt;
 const PART: usize = 1 << 20;
 /// File that is locked while an object is replaced.
 const LOCK: &str = "lock";
+/// File that is locked by the run that writes.
+const WRITER: &str = "writer";
 /// Folder of the parity of segments.
 const PARITY: &str = "parity";
 
@@ -98,7 +100,7 @@ impl Folder {
             let is_other = ["lost+found", PARITY].contains(&file);
             if metadata.is_dir() && dir.is_empty() && !is_other {
                 self.add(file, objects)?;
-            } else if metadata.is_file() && name != LOCK {
+            } else if metadata.is_file() && ![LOCK, WRITER].contains(&&*name) {
                 objects.push(Object {
                     name,
                     len: metadata.len(),
@@ -196,6 +198,17 @@ impl Bucket for Folder {
     fn remove(&self, name: &str) -> io::Result<()> {
         files::remove_file(&self.path_of(name)?)?;
         self.remove_parity(name)
+    }
+
+    fn exclude(&self) -> io::Result<Option<File>> {
+        let path = self.path.join(WRITER);
+        let lock = File::options().create(true).append(true).open(path)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(lock)),
+            Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => Ok(None),
+            Err(TryLockError::Error(e)) => Err(e),
+        }
     }
 
     fn repair(&self, threads: usize) -> io::Result<(u64, Vec<String>)> {

@@ -15,6 +15,7 @@ use crate::store::{Store, StoreCompression, header_of};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -154,6 +155,10 @@ impl Bucket for SealedBucket {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.remove(name);
         self.bucket.remove(name)
+    }
+
+    fn exclude(&self) -> io::Result<Option<File>> {
+        self.bucket.exclude()
     }
 
     fn repair(&self, threads: usize) -> io::Result<(u64, Vec<String>)> {

@@ -110,6 +110,8 @@ pub struct Store {
     pub(crate) objects: Option<Arc<Objects>>,
     /// Ranges that a run must store anew, because they will be removed.
     pub(crate) marked: Option<Marked>,
+    /// Lock that excludes all other runs that write, where a bucket is a directory.
+    pub(crate) excluded: Option<File>,
     /// This host notes the newest snapshot, so that it knows a store that was put back to an earlier state.
     pub(crate) remembers: bool,
     /// Time at which the store was opened.
@@ -117,9 +119,9 @@ pub struct Store {
 }
 
 impl Drop for Store {
-    /// Gives the lock back, which processes that are being started may have inherited.
+    /// Gives the locks back, which processes that are being started may have inherited.
     fn drop(&mut self) {
-        if let Some(lock) = &self.lock {
+        for lock in [&self.lock, &self.excluded].into_iter().flatten() {
             let _ = lock.unlock();
         }
     }
@@ -234,13 +236,21 @@ impl Store {
             create_directories(copies)?;
             files::create(&name, &text)?;
         }
-        let objects = Arc::new(Objects::new(bucket, id));
         let lock = if writes { Some(lock(copies)?) } else { None };
+        let excluded = match writes {
+            true => bucket.exclude().map_err(|e| match e.kind() {
+                std::io::ErrorKind::WouldBlock => busy(Path::new(&url)),
+                _ => Error::io(Place::file(&url), "cannot lock", e),
+            })?,
+            false => None,
+        };
+        let objects = Arc::new(Objects::new(bucket, id));
         let listing = File::create(copies.join("listing")).map_err(failed)?;
         listing.lock().map_err(failed)?;
         objects.sync(copies)?;
         drop(listing);
         let mut store = Self::open_with(copies, lock, Some(objects))?;
+        store.excluded = excluded;
         if writes {
             store.marked = store.read_marked()?;
             store.packs.iter().try_for_each(Pack::cut)?;
@@ -355,6 +365,7 @@ impl Store {
             lock,
             objects,
             marked: None,
+            excluded: None,
             remembers: false,
             opened: SystemTime::now(),
         };
@@ -944,12 +955,16 @@ fn lock(path: &Path) -> Result<File> {
     let lock = lock.map_err(failed)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
-        Err(fs::TryLockError::WouldBlock) => Err(Error::usage(format_args!(
-            "{}: another run writes to this backup store; wait for its end",
-            path.display()
-        ))),
+        Err(fs::TryLockError::WouldBlock) => Err(busy(path)),
         Err(fs::TryLockError::Error(e)) => Err(failed(e)),
     }
+}
+
+fn busy(path: &Path) -> Error {
+    Error::usage(format_args!(
+        "{}: another run writes to this backup store; wait for its end",
+        path.display()
+    ))
 }
 
 fn no_store(path: &Path) -> Error {

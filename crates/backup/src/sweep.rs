@@ -1,4 +1,4 @@
-//! Frees what no snapshot and no pin names in a bucket, in two runs: the first one marks, and one that comes [`GRACE`] later
+//! Frees what no snapshot and no pin names in a bucket, or in a directory of an encrypted store. In a bucket it takes two runs: the first one marks, and one that comes [`GRACE`] later
 //! removes what is still without use. No run that writes needs to be excluded: a new one stores marked ranges again, and those that
 //! had begun before are over.
 
@@ -47,11 +47,19 @@ impl Store {
         let Some(objects) = self.objects.clone() else {
             return Ok(());
         };
-        let now = self.bucket_time()?;
+        let now = match &self.excluded {
+            Some(_) => {
+                objects.sync(&self.path)?;
+                SystemTime::now()
+            }
+            None => self.bucket_time()?,
+        };
         // As the list says: conditions hold for that state.
         self.load_all()?;
         self.remove_leftovers(pruned)?;
         let (marks, _) = self.marks(pruned, progress)?;
+        // Nobody writes or reads meanwhile, so nothing needs to wait.
+        let is_alone = self.excluded.is_some() && pruned.pins.is_empty();
         let marked = self.read_marked()?.unwrap_or_default();
         let age = |time| now.duration_since(time).unwrap_or_default();
         let age = marked.time.map(age);
@@ -60,15 +68,21 @@ impl Store {
             last: self.next_segment() - 1,
             ..Marked::default()
         };
-        let mut known = HashSet::new();
+        let (mut known, mut rewrites) = (HashSet::new(), Vec::new());
         let numbers: Vec<u32> = self.segments.keys().copied().collect();
         for number in numbers {
             progress.check()?;
             let directory = self.directory(&self.segments[&number])?;
             let digest = directory.digest(&self.id);
             let live = marks.segment(number);
+            let (now_dead, unused) = dead(&directory, live);
             let old = marked.segments.get(&number);
-            if let Some((_, dead)) = old.filter(|(of, _)| is_due && *of == digest) {
+            let old = old.filter(|(of, _)| is_due && *of == digest);
+            let due = match is_alone {
+                true => Some(&now_dead),
+                false => old.map(|(_, dead)| dead),
+            };
+            if let Some(dead) = due {
                 let keeps = |i: u32| live.has_range(i) || !dead.has_range(i);
                 let keeps_member = |i: u32| live.has_member(i) || !dead.has_member(i);
                 let uses = uses(&directory, &keeps, &keeps_member);
@@ -80,17 +94,18 @@ impl Store {
                     continue;
                 }
                 if freed > directory.blocks / SHARE {
-                    self.rewrite(&directory, &kept)?;
                     known.insert(objects.data_name(number, kept.digest(&self.id)));
-                    pruned.renewed_segments += 1;
+                    if is_alone {
+                        known.insert(objects.data_name(number, digest));
+                    }
+                    rewrites.push((directory, kept));
                     continue;
                 }
             }
             known.insert(objects.data_name(number, digest));
-            let (dead, unused) = dead(&directory, live);
-            if unused > 0 {
+            if unused > 0 && !is_alone {
                 pruned.marked_bytes += u64::from(unused) * BLOCK as u64;
-                next.segments.insert(number, (digest, dead));
+                next.segments.insert(number, (digest, now_dead));
             }
         }
         for name in objects.data_names() {
@@ -98,7 +113,7 @@ impl Store {
                 continue;
             }
             let len = objects.object(&name).map_or(0, |object| object.len);
-            match is_due && marked.names.contains(&name) {
+            match is_alone || is_due && marked.names.contains(&name) {
                 true => {
                     self.remove(&name)?;
                     pruned.freed_bytes = pruned.freed_bytes.saturating_add(len);
@@ -108,6 +123,26 @@ impl Store {
                     next.names.push(name);
                 }
             }
+        }
+        // After what they need no room for.
+        for (old, kept) in rewrites {
+            progress.check()?;
+            self.rewrite(&old, &kept)?;
+            pruned.renewed_segments += 1;
+            if is_alone {
+                let name = objects.data_name(old.number, old.digest(&self.id));
+                let len = objects.object(&name).map_or(0, |object| object.len);
+                self.remove(&name)?;
+                let new = objects.data_name(kept.number, kept.digest(&self.id));
+                let left = objects.object(&new).map_or(0, |object| object.len);
+                pruned.freed_bytes += len.saturating_sub(left);
+            }
+        }
+        if is_alone {
+            if marked.time.is_some() {
+                self.remove(NAME)?;
+            }
+            return self.load();
         }
         if !is_due {
             pruned.wait = age.map(|age| GRACE.saturating_sub(age));

@@ -387,11 +387,40 @@ fn a_directory_holds_an_encrypted_store() {
     assert!(refused.contains("an encrypted backup store"), "{refused}");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&path), 0o700);
-    place.open("h", true).forget(1).unwrap();
-    let mut store = place.open("h", true);
-    store.prune(1, &Progress::default()).unwrap();
+    fs::remove_file(place.at("source/noise")).unwrap();
+    place.backup("h");
+    let store = place.open("h", true);
+    let refused = refusal(place.try_open("other", true));
+    assert!(refused.contains("another run writes"), "{refused}");
     drop(store);
-    place.compare("h", 2);
+    let used = || -> u64 {
+        let segments = fs::read_dir(path.join("segments")).unwrap();
+        segments
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum()
+    };
+    let before = used();
+    place.open("h", true).forget(1).unwrap();
+    place.open("h", true).forget(2).unwrap();
+    let mut store = place.open("h", true);
+    // What is in use stays until it is not.
+    let snapshot = store.snapshot(3).unwrap();
+    let pin = store.pin(&snapshot).unwrap();
+    let pruned = store.prune(1, &Progress::default()).unwrap();
+    assert!(
+        pruned.wait.is_some() && pruned.freed_bytes == 0,
+        "{pruned:?}"
+    );
+    drop(pin);
+    let pruned = store.prune(1, &Progress::default()).unwrap();
+    assert!(
+        pruned.wait.is_none() && pruned.freed_bytes > 650_000,
+        "{pruned:?}"
+    );
+    drop(store);
+    assert!(before - used() >= pruned.freed_bytes);
+    place.compare("h", 3);
+    place.compare("other", 3);
     assert_eq!(place.findings("h"), Vec::<String>::new());
     // Damage is named, and gives no wrong byte.
     let segments = fs::read_dir(path.join("segments")).unwrap();
@@ -401,9 +430,10 @@ fn a_directory_holds_an_encrypted_store() {
         .collect();
     data.sort();
     let mut bytes = fs::read(&data[0]).unwrap();
-    bytes[70_000] ^= 1;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
     fs::write(&data[0], bytes).unwrap();
-    assert!(place.is_refused(2));
+    assert!(place.is_refused(3));
     assert!(
         place
             .findings("h")

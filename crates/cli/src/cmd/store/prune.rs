@@ -18,8 +18,8 @@ use tuff_mkfs::Progress;
 /// 5 % would be freed stays as it is. Snapshots that are mounted or being restored keep what they name, although they are
 /// forgotten: `tuff store list` shows such pins, and `tuff store unpin` removes one.
 ///
-/// In a bucket, a run marks what nothing names, and a run seven days later removes what is still not named: other hosts may write
-/// meanwhile.
+/// In a bucket, or while a snapshot of an encrypted store is in use, a run marks what nothing names, and a run seven days later
+/// removes what is still not named: other hosts may write meanwhile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
