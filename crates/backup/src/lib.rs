@@ -56,6 +56,8 @@ mod tree;
 mod campaign;
 #[cfg(test)]
 mod killed;
+#[cfg(test)]
+mod killed_sealed;
 
 pub use bucket::{Bucket, Object};
 pub use check::{Checked, Depth};
