@@ -34,6 +34,8 @@ impl Part {
 
 /// Content and longest output of the cluster that shows that a range compresses. Unit: bytes.
 const PROBE: (usize, usize) = (4 * BLOCK, 3 * BLOCK);
+/// Most blocks that are stored without an attempt, as a power of two.
+const SKIPPED_MAX: u32 = 5;
 /// Number of places at which a range is tried.
 const PROBES: usize = 8;
 
@@ -74,11 +76,20 @@ impl RangeEncoder {
         probe: Option<usize>,
     ) -> Result<(Vec<Cluster>, Vec<u8>)> {
         let (mut parts, mut at) = (Vec::new(), 0);
+        // Blocks that are stored without an attempt: more of them after each one in a row that saved nothing.
+        let (mut misses, mut skipped) = (0, 0);
         self.encoder.reset();
         while at < content.len() {
-            let part = self
-                .compress(content, at)
-                .unwrap_or_else(|| stored(content, at));
+            let part = match skipped {
+                0 => self.compress(content, at),
+                _ => None,
+            };
+            (misses, skipped) = match (&part, skipped) {
+                (Some(_), _) => (0, 0),
+                (None, 0) => (misses + 1, (1 << misses.min(SKIPPED_MAX)) - 1),
+                (None, _) => (misses, skipped - 1),
+            };
+            let part = part.unwrap_or_else(|| stored(content, at));
             at = part.end();
             parts.push(part);
         }
