@@ -218,3 +218,20 @@ pub(crate) mod faults {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FileType, Mode, mknodat};
+
+    /// Whoever can write to a store may make a FIFO, which a reader would wait for.
+    #[test]
+    fn a_fifo_in_place_of_a_file_is_no_hang() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let read = read(&path, 10).unwrap_err();
+        assert_eq!(read.kind(), io::ErrorKind::InvalidData);
+        assert!(open(dir.path()).is_err());
+    }
+}
