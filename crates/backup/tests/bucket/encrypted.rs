@@ -403,7 +403,7 @@ fn a_directory_holds_an_encrypted_store() {
     place.open("h", true).forget(1).unwrap();
     place.open("h", true).forget(2).unwrap();
     let mut store = place.open("h", true);
-    // What is in use stays until it is not.
+    // A snapshot that is in use keeps its space until it is not.
     let snapshot = store.snapshot(3).unwrap();
     let pin = store.pin(&snapshot).unwrap();
     let pruned = store.prune(1, &Progress::default()).unwrap();
