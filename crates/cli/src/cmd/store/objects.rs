@@ -50,7 +50,9 @@ pub(super) fn home(variable: &str, default: &str) -> Option<PathBuf> {
         let path = PathBuf::from(std::env::var_os(name)?);
         path.is_absolute().then_some(path)
     };
-    let base = dir(variable).or_else(|| Some(dir("HOME")?.join(default)));
+    // Services have no HOME, but their users have a home directory.
+    let home = || std::env::home_dir().filter(|home| home.is_absolute());
+    let base = dir(variable).or_else(|| Some(home()?.join(default)));
     base.map(|base| base.join("tuff"))
 }
 
