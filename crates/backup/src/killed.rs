@@ -279,6 +279,42 @@ fn b9_trees_of_damaged_clusters_hide_no_loss() {
     assert!(!findings(&days.store).is_empty());
 }
 
+/// B9: where a part of a group is lost, its other members are stored anew.
+#[test]
+fn b9_members_beside_damage_are_kept() {
+    let scratch = Scratch::new("backup-members-kept");
+    let (source, path) = (scratch.path().join("source"), scratch.path().join("store"));
+    fs::create_dir(&source).unwrap();
+    Store::create(&path, StoreCompression::default()).unwrap();
+    for n in 0..40 {
+        fs::write(source.join(format!("file-{n}")), text(20_000, n)).unwrap();
+    }
+    backup(&path, &source);
+    let store = Store::open_to_write(&path).unwrap();
+    let directory = store.directory(&store.segments[&1]).unwrap();
+    let group = directory
+        .ranges
+        .iter()
+        .max_by_key(|range| range.count)
+        .unwrap();
+    assert!(group.count >= 4, "{group:?}");
+    // More than the parity corrects, within one cluster.
+    let blocks = directory.clusters[group.first as usize].blocks;
+    assert!(blocks >= 6, "{blocks}");
+    store.packs[0].write(&[1; 6 * BLOCK], group.block).unwrap();
+    drop(store);
+    let mut store = Store::open_to_write(&path).unwrap();
+    let repaired = store.repair(2, &Progress::default()).unwrap();
+    // The group itself is among them.
+    assert!((2..20).contains(&repaired.lost.len()), "{repaired:?}");
+    drop(store);
+    let left = findings(&path);
+    let files = left.iter().filter(|line| line.contains("file-")).count();
+    assert!((1..19).contains(&files), "{left:?}");
+    backup(&path, &source);
+    assert_eq!(Store::open(&path).unwrap().snapshot(2).unwrap().files, 40);
+}
+
 /// A manifest that the disk has lost is named and not replaced, and nothing is freed until it is forgotten.
 #[test]
 fn b2_a_manifest_that_is_gone_is_named() {

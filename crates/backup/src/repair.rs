@@ -2,10 +2,12 @@
 
 use crate::cluster::BLOCK;
 use crate::digest::Digest;
-use crate::encode::decode;
+use crate::encode::{RangeEncoder, decode};
 use crate::faults::is_lost;
 use crate::files::{self, step};
 use crate::pack::Pack;
+use crate::prune::group_of;
+use crate::run::append;
 use crate::segment::Directory;
 use crate::store::Store;
 use std::collections::HashSet;
@@ -82,7 +84,9 @@ impl Store {
             // A tree that was made from damaged clusters agrees with them. Ranges do not.
             let state = self.examine(&directory);
             if done.is_open || !state.is_whole() {
-                self.drop_lost(&directory, &state, threads, &mut repaired)?;
+                // Without room, they are lost.
+                let rescued = self.rescue(&directory, &state, threads).unwrap_or_default();
+                self.drop_lost(&directory, &state, &rescued, (threads, &mut repaired))?;
             }
             progress.add_bytes(u64::from(directory.blocks) * BLOCK as u64);
         }
@@ -211,8 +215,8 @@ impl Store {
         &mut self,
         directory: &Directory,
         state: &Examined,
-        threads: usize,
-        repaired: &mut Repaired,
+        rescued: &HashSet<Digest>,
+        (threads, repaired): (usize, &mut Repaired),
     ) -> Result<()> {
         let keeps_range = |i: u32| state.ranges[i as usize];
         let keeps_member = |i: u32| state.members[i as usize];
@@ -225,7 +229,8 @@ impl Store {
         let lost_members = members
             .filter(|(_, good)| !**good)
             .map(|(member, _)| member.digest);
-        let lost: Vec<Digest> = lost.chain(lost_members).collect();
+        let lost = lost.chain(lost_members);
+        let lost: Vec<Digest> = lost.filter(|digest| !rescued.contains(digest)).collect();
         if !lost.is_empty() {
             repaired.findings.push(format!(
                 "segment {}: {} of {} ranges are lost; a run of `tuff backup` stores those again that a source has",
@@ -249,6 +254,70 @@ impl Store {
         self.write_tree(&kept, threads)?;
         repaired.renewed_segments += 1;
         Ok(())
+    }
+
+    /// Stores members of groups anew whose other members cannot be read. Returns their digests.
+    fn rescue(
+        &mut self,
+        directory: &Directory,
+        state: &Examined,
+        threads: usize,
+    ) -> Result<HashSet<Digest>> {
+        let mut rescued = HashSet::new();
+        if self.objects.is_some() {
+            return Ok(rescued);
+        }
+        let mut encoder = RangeEncoder::new(&self.compression.group_spec())?;
+        let mut segment = None;
+        for i in (0..directory.ranges.len()).filter(|i| !state.ranges[*i]) {
+            let Some(old) = self.readable(directory, i) else {
+                continue;
+            };
+            let (mut content, mut members) = (Vec::new(), Vec::new());
+            for member in directory.members.iter().filter(|m| m.group as usize == i) {
+                let end = (member.offset as usize).saturating_add(member.len as usize);
+                let part = old.get(member.offset as usize..end);
+                let part = part.filter(|part| Digest::of_bytes(part) == member.digest);
+                if let Some(part) = part {
+                    // Fits: a group is a few MiB.
+                    members.push((member.digest, content.len() as u32, member.len));
+                    content.extend_from_slice(part);
+                }
+            }
+            if !members.is_empty() {
+                rescued.extend(members.iter().map(|(digest, ..)| *digest));
+                let new = group_of(&mut encoder, &mut content, &mut members)?;
+                append(self, &mut segment, threads, &new)?;
+            }
+        }
+        if let Some(segment) = segment {
+            self.commit(&segment, threads)?;
+        }
+        Ok(rescued)
+    }
+
+    /// Content of a group, with zeros in place of clusters that cannot be decoded.
+    fn readable(&self, directory: &Directory, range: usize) -> Option<Vec<u8>> {
+        let range = &directory.ranges[range];
+        let start = u64::from(directory.blocks_of(range)?.start) * BLOCK as u64;
+        let pack = &self.packs[usize::from(directory.pack)];
+        let algorithm = self.compression.algorithm();
+        let (mut content, mut at) = (Vec::new(), start);
+        for cluster in directory.clusters_of(range)? {
+            let len = u64::from(cluster.blocks) * BLOCK as u64;
+            let end = content.len() + cluster.content as usize;
+            let mut decoder = Decoder::default();
+            let read = pack.read_stored(at, len).and_then(|bytes| {
+                let clusters = std::slice::from_ref(cluster);
+                decode(&mut decoder, algorithm, clusters, &bytes, &mut content)
+            });
+            if read.is_err() {
+                content.truncate(end - cluster.content as usize);
+            }
+            content.resize(end, 0);
+            at += len;
+        }
+        Some(content)
     }
 
     /// Reads every range of a segment. A group counts as good if one of its members is.
