@@ -76,6 +76,11 @@ impl SealedBucket {
         opened.get(name).cloned()
     }
 
+    fn forget(&self, name: &str) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.remove(name);
+    }
+
     fn keep(&self, name: &str, front: &[u8]) -> io::Result<Arc<ObjectKey>> {
         let key = self.key.of_front(name, front);
         let key = Arc::new(key.ok_or_else(|| damaged(name))?);
@@ -147,13 +152,14 @@ impl Bucket for SealedBucket {
     }
 
     fn upload(&self, name: &str, content: Arc<dyn ReadAt>) -> io::Result<()> {
+        // It gets another salt.
+        self.forget(name);
         let sealing = Sealing::new(&self.key, name, content)?;
         self.bucket.upload(name, Arc::new(sealing))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.remove(name);
+        self.forget(name);
         self.bucket.remove(name)
     }
 
@@ -256,5 +262,26 @@ impl Store {
         }
         let text = format!("{}\n", self.newest()?);
         files::replace(&self.path.join(NEWEST), text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::Folder;
+    use tuff_store::MemStore;
+
+    #[test]
+    fn data_that_is_uploaded_again_is_read_with_its_new_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = StoreKey::new([1; 16]).unwrap();
+        let bucket = SealedBucket::new(Arc::new(Folder::new(dir.path())), &key);
+        let (name, len) = ("segments/00000001-00.data", 3 * seal::CHUNK);
+        for byte in [1, 2] {
+            let content = MemStore::new(vec![byte; len as usize]);
+            bucket.upload(name, Arc::new(content)).unwrap();
+            // Reads from the start on read the front in any case.
+            assert_eq!(bucket.read(name, len - 9..len).unwrap(), [byte; 9]);
+        }
     }
 }
