@@ -156,7 +156,7 @@ impl Store {
         checked: &mut Checked,
     ) {
         let number = directory.number;
-        let examined = self.examine(directory);
+        let examined = self.examine(directory, threads);
         checked.read_bytes += examined.bytes;
         let mut count = 0;
         for (states, is_member) in [(&examined.ranges, false), (&examined.members, true)] {

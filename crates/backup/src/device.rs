@@ -1,97 +1,109 @@
-//! Packs of a store in a bucket as devices of an image: ranges are read when they are needed, and compared with their digests.
+//! Packs as devices of an image, which compare what they read with its digests: ranges are read when they are needed, and decoded once.
 
-use crate::bucket::Objects;
 use crate::cluster::BLOCK;
-use crate::digest::Digest;
-use crate::encode::decode;
-use crate::pack::Clusters;
-use crate::segment::Directory;
 use crate::store::Store;
-use std::collections::{BTreeMap, HashMap};
+use crate::unit::{Ranges, Unit};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tuff_codec::Decoder;
 use tuff_store::ReadAt;
 
-/// Bytes of ranges that are kept. Unit: bytes.
+/// Bytes of ranges that are kept, encoded and decoded. Unit: bytes.
 const KEPT: usize = 64 << 20;
 /// Directories that are kept.
 const DIRECTORIES: usize = 8;
 /// Most bytes of one request.
 const REQUEST_MAX: usize = 8 << 20;
 
-/// Pack as a device.
-pub(crate) struct PackDevice {
-    store: Arc<Store>,
-    objects: Arc<Objects>,
-    pack: u16,
-    state: Mutex<State>,
-}
+/// Pack and block.
+type At = (u16, u32);
 
-/// Directory of a segment, and its ranges by their blocks.
-struct Ranges {
-    directory: Directory,
-    order: Vec<u32>,
+/// What the devices of one image have read.
+pub(crate) struct Comparing {
+    store: Arc<Store>,
+    /// Number and end of the segments of a directory, by their starts. A bucket knows its own.
+    segments: BTreeMap<At, (u32, u32)>,
+    state: Mutex<State>,
+    /// A range has been read.
+    ready: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     directories: BTreeMap<u32, Arc<Ranges>>,
-    /// Clusters of ranges by their first blocks, and the number of their last use.
-    kept: HashMap<u32, (Arc<[u8]>, u64)>,
+    kept: Kept,
+    /// Ranges that other threads read.
+    reading: BTreeSet<At>,
+    /// Place behind what was read last from a bucket, and length of the next request if that goes on.
+    next: (At, usize),
+    decoders: Vec<Decoder>,
+}
+
+/// Ranges that were used lately: those of the last half of the memory, and those before.
+#[derive(Default)]
+struct Kept {
+    young: HashMap<At, Arc<Unit>>,
+    old: HashMap<At, Arc<Unit>>,
     bytes: usize,
-    uses: u64,
-    /// Block behind what was read last, and length of the next request if that goes on.
-    next: (u32, usize),
 }
 
-impl State {
-    fn keep(&mut self, block: u32, bytes: Arc<[u8]>) {
-        self.uses += 1;
-        self.bytes += bytes.len();
-        if let Some((old, _)) = self.kept.insert(block, (bytes, self.uses)) {
-            self.bytes -= old.len();
+impl Kept {
+    fn get(&mut self, at: At) -> Option<Arc<Unit>> {
+        if let Some(unit) = self.young.get(&at) {
+            return Some(Arc::clone(unit));
         }
-        while self.bytes > KEPT && self.kept.len() > 1 {
-            let oldest = self.kept.iter().min_by_key(|(_, (_, used))| *used);
-            let Some(block) = oldest.map(|(block, _)| *block) else {
-                break;
-            };
-            if let Some((old, _)) = self.kept.remove(&block) {
-                self.bytes -= old.len();
-            }
+        let unit = self.old.remove(&at)?;
+        self.put(at, Arc::clone(&unit));
+        Some(unit)
+    }
+
+    fn put(&mut self, at: At, unit: Arc<Unit>) {
+        self.bytes += unit.len();
+        self.young.insert(at, unit);
+        if self.bytes > KEPT / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.bytes = 0;
         }
     }
 }
 
-impl PackDevice {
-    pub(crate) fn new(store: Arc<Store>, objects: Arc<Objects>, pack: u16) -> Self {
-        Self {
+impl Comparing {
+    pub(crate) fn new(store: Arc<Store>) -> Arc<Self> {
+        let headers = store.segments.values().map(|segment| &segment.header);
+        let segments = headers.map(|h| ((h.pack, h.start), (h.number, h.start + h.blocks)));
+        Arc::new(Self {
+            segments: segments.collect(),
             store,
-            objects,
-            pack,
             state: Mutex::default(),
-        }
+            ready: Condvar::new(),
+        })
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Number of the segment that has a block.
+    fn segment(&self, at: At) -> Option<u32> {
+        if let Some(objects) = &self.store.objects {
+            return objects.segment_at(at.0, at.1);
+        }
+        let (start, (number, end)) = self.segments.range(..=at).next_back()?;
+        (start.0 == at.0 && at.1 < *end).then_some(*number)
+    }
+
     /// Ranges of the segment that has a block.
-    fn ranges(&self, block: u32) -> io::Result<Arc<Ranges>> {
-        let number = self.objects.segment_at(self.pack, block);
-        let number = number.ok_or(io::ErrorKind::UnexpectedEof)?;
+    fn ranges(&self, at: At) -> io::Result<Arc<Ranges>> {
+        let number = self.segment(at).ok_or(io::ErrorKind::UnexpectedEof)?;
         if let Some(ranges) = self.state().directories.get(&number) {
             return Ok(Arc::clone(ranges));
         }
         let segment = self.store.segments.get(&number);
         let segment = segment.ok_or(io::ErrorKind::UnexpectedEof)?;
         let directory = self.store.directory(segment).map_err(io::Error::other)?;
-        // Fits: a directory has less than 2^32 entries.
-        let mut order: Vec<u32> = (0..directory.ranges.len() as u32).collect();
-        order.sort_unstable_by_key(|i| directory.ranges[*i as usize].block);
-        let ranges = Arc::new(Ranges { directory, order });
+        let ranges = Arc::new(Ranges::new(directory));
         let mut state = self.state();
         if state.directories.len() >= DIRECTORIES {
             state.directories.clear();
@@ -100,87 +112,113 @@ impl PackDevice {
         Ok(ranges)
     }
 
-    /// First block and clusters of the range that has a block.
-    fn range(&self, block: u32) -> io::Result<(u32, Arc<[u8]>)> {
-        let ranges = self.ranges(block)?;
-        let directory = &ranges.directory;
-        let blocks_of = |i: u32| directory.blocks_of(&directory.ranges[i as usize]);
-        let end_of_order = ranges
-            .order
-            .partition_point(|i| directory.ranges[*i as usize].block <= block);
-        let first = end_of_order
-            .checked_sub(1)
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
-        let blocks = blocks_of(ranges.order[first]).filter(|blocks| blocks.contains(&block));
-        let blocks = blocks.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let len = {
-            let mut state = self.state();
-            state.uses += 1;
-            let uses = state.uses;
-            if let Some((bytes, used)) = state.kept.get_mut(&blocks.start) {
-                *used = uses;
-                return Ok((blocks.start, Arc::clone(bytes)));
+    /// First block and content of the range that has a block.
+    fn unit(&self, at: At) -> io::Result<(u32, Arc<Unit>)> {
+        let ranges = self.ranges(at)?;
+        let blocks = ranges.at(at.1).ok_or_else(|| damaged(&ranges))?;
+        let key = (at.0, blocks.start);
+        let mut state = self.state();
+        loop {
+            if let Some(unit) = state.kept.get(key) {
+                return Ok((blocks.start, unit));
             }
-            match state.next.0 == blocks.start {
-                true => state.next.1,
-                false => 0,
-            }
-        };
-        // As many of the ranges behind it as one request may have.
-        let mut read = vec![(ranges.order[first], blocks.clone())];
-        let mut end = blocks.end;
-        for i in &ranges.order[first + 1..] {
-            let Some(next) = blocks_of(*i).filter(|next| next.start == end) else {
+            if state.reading.insert(key) {
                 break;
-            };
-            if (next.end - blocks.start) as usize * BLOCK > len {
+            }
+            let waited = self.ready.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        let len = match state.next.0 == key {
+            true => state.next.1,
+            false => 0,
+        };
+        let mut decoder = state.decoders.pop().unwrap_or_default();
+        drop(state);
+        let read = self.read(&mut decoder, &ranges, at.0, blocks.clone(), len);
+        let mut state = self.state();
+        state.decoders.push(decoder);
+        state.reading.remove(&key);
+        drop(state);
+        self.ready.notify_all();
+        Ok((blocks.start, read?))
+    }
+
+    /// Reads a range, and of those behind it as many as one request to a bucket may have.
+    fn read(
+        &self,
+        decoder: &mut Decoder,
+        ranges: &Ranges,
+        pack: u16,
+        blocks: Range<u32>,
+        len: usize,
+    ) -> io::Result<Arc<Unit>> {
+        let mut read = vec![blocks.clone()];
+        let mut end = blocks.end;
+        while let Some(next) = ranges.at(end).filter(|next| next.start == end) {
+            if next.is_empty() || (next.end - blocks.start) as usize * BLOCK > len {
                 break;
             }
             end = next.end;
-            read.push((*i, next));
+            read.push(next);
         }
         let byte = |block: u32| u64::from(block) * BLOCK as u64;
-        let bytes = self
-            .objects
-            .read(
-                self.pack,
-                byte(blocks.start),
-                byte(end) - byte(blocks.start),
-            )
-            .ok_or(io::ErrorKind::UnexpectedEof)??;
+        let pack_of = &self.store.packs[usize::from(pack)];
+        let bytes = pack_of.read_stored(byte(blocks.start), byte(end) - byte(blocks.start));
+        let bytes = bytes.map_err(io::Error::other)?;
+        let algorithm = self.store.compression.algorithm();
         let mut found = None;
-        let mut decoder = Decoder::default();
-        for (i, part) in read {
-            let at = (part.start - blocks.start) as usize * BLOCK;
-            let bytes = &bytes[at..at + (part.end - part.start) as usize * BLOCK];
-            self.compare(&mut decoder, directory, i, bytes)?;
-            let bytes: Arc<[u8]> = bytes.into();
-            found.get_or_insert_with(|| Arc::clone(&bytes));
-            self.state().keep(part.start, bytes);
+        for part in read {
+            let from = (part.start - blocks.start) as usize * BLOCK;
+            let to = (part.end - blocks.start) as usize * BLOCK;
+            let bytes = bytes.get(from..to).ok_or(io::ErrorKind::UnexpectedEof)?;
+            let unit = ranges.unit(decoder, algorithm, part.start, bytes.to_vec());
+            let unit = Arc::new(unit);
+            found.get_or_insert_with(|| Arc::clone(&unit));
+            self.state().kept.put((pack, part.start), unit);
         }
-        let next = (2 * bytes.len()).clamp(1 << 20, REQUEST_MAX);
-        self.state().next = (end, next);
-        Ok((blocks.start, found.ok_or(io::ErrorKind::UnexpectedEof)?))
+        if self.store.objects.is_some() {
+            let next = (2 * bytes.len()).clamp(1 << 20, REQUEST_MAX);
+            self.state().next = ((pack, end), next);
+        }
+        found.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+fn damaged(ranges: &Ranges) -> io::Error {
+    let number = ranges.directory.number;
+    let what = format!("segment {number}: a range is damaged");
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Pack as a device.
+pub(crate) struct PackDevice {
+    comparing: Arc<Comparing>,
+    pack: u16,
+}
+
+impl PackDevice {
+    pub(crate) fn new(comparing: &Arc<Comparing>, pack: u16) -> Self {
+        Self {
+            comparing: Arc::clone(comparing),
+            pack,
+        }
     }
 
-    fn compare(
-        &self,
-        decoder: &mut Decoder,
-        directory: &Directory,
-        i: u32,
-        bytes: &[u8],
-    ) -> io::Result<()> {
-        let range = &directory.ranges[i as usize];
-        let algorithm = self.store.compression.algorithm();
-        let clusters = directory.clusters_of(range).unwrap_or_default();
-        let mut content = Vec::new();
-        let decoded = decode(decoder, algorithm, clusters, bytes, &mut content);
-        match decoded.is_ok() && Digest::of_bytes(&content) == range.digest {
-            true => Ok(()),
-            false => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("segment {}: a range is damaged", directory.number),
-            )),
+    /// Block of an offset. Fits: a pack has less than 2^25 blocks.
+    fn at(&self, offset: u64) -> At {
+        (self.pack, (offset / BLOCK as u64) as u32)
+    }
+
+    /// Content of the range at an offset, and the offset in it.
+    fn unit(&self, offset: u64) -> io::Result<(usize, Arc<Unit>)> {
+        let (first, unit) = self.comparing.unit(self.at(offset))?;
+        Ok(((offset - u64::from(first) * BLOCK as u64) as usize, unit))
+    }
+
+    fn damaged(&self, offset: u64) -> io::Error {
+        match self.comparing.ranges(self.at(offset)) {
+            Ok(ranges) => damaged(&ranges),
+            Err(e) => e,
         }
     }
 }
@@ -188,7 +226,7 @@ impl PackDevice {
 impl ReadAt for PackDevice {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         if offset < BLOCK as u64 {
-            let front = self.store.packs[usize::from(self.pack)].front();
+            let front = self.comparing.store.packs[usize::from(self.pack)].front();
             let part = &front[offset as usize..];
             let n = part.len().min(buf.len());
             buf[..n].copy_from_slice(&part[..n]);
@@ -197,15 +235,34 @@ impl ReadAt for PackDevice {
         if offset >= self.size() || buf.is_empty() {
             return Ok(0);
         }
-        // Fits: a pack has less than 2^25 blocks.
-        let (first, bytes) = self.range((offset / BLOCK as u64) as u32)?;
-        let part = &bytes[(offset - u64::from(first) * BLOCK as u64) as usize..];
-        let n = part.len().min(buf.len());
-        buf[..n].copy_from_slice(&part[..n]);
-        Ok(n)
+        let (at, unit) = self.unit(offset)?;
+        match unit.read(at, buf) {
+            0 => Err(self.damaged(offset)),
+            n => Ok(n),
+        }
     }
 
     fn size(&self) -> u64 {
-        self.store.packs[usize::from(self.pack)].len()
+        self.comparing.store.packs[usize::from(self.pack)].len()
+    }
+
+    fn content_at(
+        &self,
+        offset: u64,
+        len: u32,
+        used: Range<usize>,
+        dst: &mut [u8],
+    ) -> Option<io::Result<()>> {
+        if offset < BLOCK as u64 || offset >= self.size() {
+            return None;
+        }
+        let (at, unit) = match self.unit(offset) {
+            Ok(found) => found,
+            Err(e) => return Some(Err(e)),
+        };
+        match unit.content_at(at, len as usize, used, dst)? {
+            true => Some(Ok(())),
+            false => Some(Err(self.damaged(offset))),
+        }
     }
 }

@@ -45,11 +45,11 @@ impl Encoders {
     ) -> Result<Self> {
         let (jobs, taken) = sync_channel::<(Job, SyncSender<Encoded>)>(threads);
         let taken = Arc::new(Mutex::new(taken));
-        for _ in 0..threads.max(1) {
+        for number in 0..threads.max(1) {
             let taken = Arc::clone(&taken);
             let mut own = RangeEncoder::new(&compression.spec())?;
             let mut group = RangeEncoder::new(&compression.group_spec())?;
-            scope.spawn(move || {
+            let work = move || {
                 loop {
                     let job = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok((job, done)) = job else {
@@ -68,7 +68,16 @@ impl Encoders {
                     // The run may have ended.
                     let _ = done.send(encoded);
                 }
-            });
+            };
+            let thread = std::thread::Builder::new().name(format!("encode-{number}"));
+            match thread.spawn_scoped(scope, work) {
+                // Those that run are enough.
+                Err(_) if number > 0 => break,
+                started => {
+                    let failed = |e| Error::io(Place::image(), "cannot start a thread", e);
+                    started.map_err(failed)?;
+                }
+            }
         }
         Ok(Self {
             jobs,

@@ -1,8 +1,9 @@
 //! Snapshots as images: metadata, built from the records, whose devices are the packs.
 
 use crate::cluster::{BLOCK, Cluster};
-use crate::device::PackDevice;
+use crate::device::{Comparing, PackDevice};
 use crate::digest::Digest;
+use crate::pack::Pack;
 use crate::record::{RangeRef, are_alone};
 use crate::snapshot::Snapshot;
 use crate::store::Store;
@@ -27,19 +28,48 @@ pub struct SnapshotImage {
     pub path: PathBuf,
     /// Packs, in the order of the device table of the image.
     pub devices: Vec<PathBuf>,
-    stores: Vec<Arc<dyn ReadAt>>,
+    store: Arc<Store>,
 }
 
 impl SnapshotImage {
-    /// Opens the image with its packs.
+    /// Opens the image with its packs. Content that is read from it is as the packs have it; that of a store in a bucket is
+    /// compared with its digests.
     ///
     /// # Errors
     /// Those of opening an image.
     pub fn open(&self) -> Result<Image> {
+        self.open_with(self.store.devices()?)
+    }
+
+    /// Opens the image so that all content that is read is compared with its digests.
+    ///
+    /// # Errors
+    /// Those of opening an image.
+    pub fn open_comparing(&self) -> Result<Image> {
+        self.open_with(self.store.comparing_devices())
+    }
+
+    /// Script for sh(1) that mounts the image at `dir` with losetup(8) and mount(8), as root. All its paths are absolute. The kernel
+    /// detaches the loop devices when it is unmounted.
+    ///
+    /// # Errors
+    /// `Usage` for a path with control characters or that is no UTF-8; `Io` if the current directory cannot be found.
+    pub fn script(&self, dir: &Path) -> Result<String> {
+        let mut script = String::from(SCRIPT);
+        for pack in &self.devices {
+            let pack = shell_word(pack)?;
+            script += &format!("attach {pack}; options=$options,device=$loop\n");
+        }
+        let (image, dir) = (shell_word(&self.path)?, shell_word(dir)?);
+        script += &format!("attach {image}\nmount -t erofs -o \"$options\" \"$loop\" {dir}\n");
+        Ok(script)
+    }
+
+    fn open_with(&self, devices: Vec<Arc<dyn ReadAt>>) -> Result<Image> {
         let failed = |e| Error::io(Place::file(self.path.display()), "cannot open", e);
         let store = FileStore::open(&self.path).map_err(failed)?;
         let options = OpenOptions {
-            devices: self.stores.clone(),
+            devices,
             ..OpenOptions::default()
         };
         Image::open(store, options).map_err(|e| e.within(Place::file(self.path.display())))
@@ -57,22 +87,11 @@ impl Store {
         path: &Path,
         progress: &Progress,
     ) -> Result<SnapshotImage> {
-        let (mut bases, mut stores, mut devices) =
-            (Vec::new(), Vec::<Arc<dyn ReadAt>>::new(), Vec::new());
-        for (number, pack) in (0..).zip(&self.packs) {
-            let failed = |e| Error::io(Place::file(pack.path.display()), "cannot read", e);
-            let device: Arc<dyn ReadAt> = match &self.objects {
-                None => Arc::new(FileStore::open(&pack.path).map_err(failed)?),
-                Some(objects) => {
-                    let (store, objects) = (Arc::clone(self), Arc::clone(objects));
-                    Arc::new(PackDevice::new(store, objects, number))
-                }
-            };
-            let image = Image::open(Arc::clone(&device), OpenOptions::default());
+        let mut bases = Vec::new();
+        for (pack, device) in self.packs.iter().zip(self.devices()?) {
+            let image = Image::open(device, OpenOptions::default());
             let image = image.map_err(|e| e.within(Place::file(pack.path.display())))?;
             bases.push(InputImage::new(image, pack.path.clone(), Vec::new()));
-            stores.push(device);
-            devices.push(pack.path.clone());
         }
         let tree = SnapshotTree {
             store: Arc::clone(self),
@@ -94,9 +113,61 @@ impl Store {
         build(&sources, &options, &Target::Path(path.to_owned()), progress)?;
         Ok(SnapshotImage {
             path: path.to_owned(),
-            devices,
-            stores,
+            devices: self.packs.iter().map(|pack| pack.path.clone()).collect(),
+            store: Arc::clone(self),
         })
+    }
+
+    /// Packs as devices of an image.
+    fn devices(self: &Arc<Self>) -> Result<Vec<Arc<dyn ReadAt>>> {
+        if self.objects.is_some() {
+            return Ok(self.comparing_devices());
+        }
+        let open = |pack: &Pack| -> Result<Arc<dyn ReadAt>> {
+            let failed = |e| Error::io(Place::file(pack.path.display()), "cannot read", e);
+            Ok(Arc::new(FileStore::open(&pack.path).map_err(failed)?))
+        };
+        self.packs.iter().map(open).collect()
+    }
+
+    fn comparing_devices(self: &Arc<Self>) -> Vec<Arc<dyn ReadAt>> {
+        let comparing = Comparing::new(Arc::clone(self));
+        let numbers = (0..).zip(&self.packs).map(|(number, _)| number);
+        numbers
+            .map(|number| Arc::new(PackDevice::new(&comparing, number)) as Arc<dyn ReadAt>)
+            .collect()
+    }
+}
+
+/// Begin of a script that mounts an image.
+const SCRIPT: &str = r#"#!/bin/sh
+# The kernel detaches the loop devices when the snapshot is unmounted.
+set -e
+loops= options=ro
+trap 'test -z "$loops" || losetup --detach $loops' EXIT
+attach() {
+    loop=$(losetup --read-only --find --show "$1")
+    loops="$loops $loop"
+}
+"#;
+
+/// An absolute path, quoted for sh(1).
+fn shell_word(path: &Path) -> Result<String> {
+    let absolute = std::path::absolute(path).map_err(|e| {
+        Error::io(
+            Place::file(path.display()),
+            "cannot find the absolute path",
+            e,
+        )
+    })?;
+    match absolute.to_str() {
+        Some(text) if !text.chars().any(char::is_control) => {
+            Ok(format!("'{}'", text.replace('\'', "'\\''")))
+        }
+        _ => Err(Error::usage(format_args!(
+            "{}: a script cannot name a path with control characters or bytes that are no UTF-8",
+            path.display()
+        ))),
     }
 }
 

@@ -51,6 +51,7 @@ mod snapshot;
 mod store;
 mod sweep;
 mod tree;
+mod unit;
 
 #[cfg(test)]
 mod campaign;

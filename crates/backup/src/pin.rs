@@ -80,7 +80,7 @@ impl Store {
             let object = object.map(|objects| (objects, format!("pins/{name}")));
             let held = HeldPin { path, object, file };
             // `prune` may have taken it for one that is over, before it was locked.
-            if held.path.exists() {
+            if held.path.try_exists().unwrap_or(true) {
                 self.require(snapshot)?;
                 return Ok(held);
             }

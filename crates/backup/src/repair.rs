@@ -10,10 +10,13 @@ use crate::prune::group_of;
 use crate::run::append;
 use crate::segment::Directory;
 use crate::store::Store;
+use crate::unit::{by_group, of_group};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use tuff_codec::Decoder;
 use tuff_mkfs::{Error, Place, Progress, Result};
 use tuff_verity::{RepairedBlock, Root, block_digest};
@@ -82,7 +85,14 @@ impl Store {
                 repaired.findings.push(what);
             }
             // A tree that was made from damaged clusters agrees with them. Ranges do not.
-            let state = self.examine(&directory);
+            let state = self.examine(&directory, threads);
+            if let Some(e) = &state.unread {
+                repaired.has_losses = true;
+                repaired.findings.push(format!(
+                    "segment {number}: cannot be read, and stays as it is: {e}. Repair it again, or a copy of the store on another disk"
+                ));
+                continue;
+            }
             if done.is_open || !state.is_whole() {
                 // Without room, they are lost.
                 let rescued = self.rescue(&directory, &state, threads).unwrap_or_default();
@@ -139,6 +149,21 @@ impl Store {
                 continue;
             }
             let path = self.directory_path(number);
+            self.load_segment(number)?;
+            if self.segments.contains_key(&number) {
+                continue;
+            }
+            let files = [self.directory_path(number), self.tree_path(number)];
+            let failed = files.iter().find_map(|path| files::read(path, 1).err());
+            if let Some(e) = failed.filter(|e| !is_known_damage(e)) {
+                let what = format!(
+                    "{}: cannot be read, and stays as it is: {e}. Repair it again, or a copy of the store on another disk",
+                    path.display()
+                );
+                repaired.has_losses = true;
+                repaired.findings.push(what);
+                continue;
+            }
             // The last tree alone is of a run that ended early.
             if path.exists() || number + 1 != self.next_segment() {
                 let what = format!("{}: is lost, with its segment", path.display());
@@ -321,52 +346,83 @@ impl Store {
     }
 
     /// Reads every range of a segment. A group counts as good if one of its members is.
-    pub(crate) fn examine(&self, directory: &Directory) -> Examined {
-        let mut decoder = Decoder::default();
-        let mut state = Examined {
+    pub(crate) fn examine(&self, directory: &Directory, threads: usize) -> Examined {
+        let state = Mutex::new(Examined {
             ranges: vec![false; directory.ranges.len()],
             members: vec![false; directory.members.len()],
             bytes: 0,
-        };
-        // Members follow their groups in order.
-        let mut members = directory.members.iter().enumerate().peekable();
-        for (i, range) in directory.ranges.iter().enumerate() {
-            let content = self.content(&mut decoder, directory, i).unwrap_or_default();
-            state.bytes += content.len() as u64;
-            state.ranges[i] = Digest::of_bytes(&content) == range.digest;
-            while let Some((number, member)) =
-                members.next_if(|(_, member)| member.group as usize <= i)
-            {
-                let end = (member.offset as usize).saturating_add(member.len as usize);
-                let part = content.get(member.offset as usize..end);
-                // One that is out of order is read from another group.
-                let is_good = member.group as usize == i
-                    && part.is_some_and(|part| Digest::of_bytes(part) == member.digest);
-                state.members[number] = is_good;
-                state.ranges[i] |= is_good;
+            unread: None,
+        });
+        let members = by_group(directory);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut decoder = Decoder::default();
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(range) = directory.ranges.get(i) else {
+                    return;
+                };
+                let read = self.content(&mut decoder, directory, i);
+                let content = match read {
+                    Ok(content) => content.unwrap_or_default(),
+                    Err(e) => {
+                        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                        state.unread.get_or_insert(e);
+                        continue;
+                    }
+                };
+                let mut is_good = Digest::of_bytes(&content) == range.digest;
+                // Fits: a directory has less than 2^32 entries.
+                let members = of_group(directory, &members, i as u32);
+                let good = members.iter().copied().filter(|number| {
+                    let member = &directory.members[*number as usize];
+                    let end = (member.offset as usize).saturating_add(member.len as usize);
+                    let part = content.get(member.offset as usize..end);
+                    part.is_some_and(|part| Digest::of_bytes(part) == member.digest)
+                });
+                let good: Vec<u32> = good.collect();
+                is_good |= !good.is_empty();
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.bytes += content.len() as u64;
+                state.ranges[i] = is_good;
+                for number in good {
+                    state.members[number as usize] = true;
+                }
             }
-        }
-        state
+        };
+        std::thread::scope(|scope| {
+            tuff_erofs::threads::start(scope, "examine", threads.saturating_sub(1), work);
+            work();
+        });
+        state.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Content of a range. `None` if it is damaged.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be read now: that says nothing about what is stored.
     fn content(
         &self,
         decoder: &mut Decoder,
         directory: &Directory,
         range: usize,
-    ) -> Option<Vec<u8>> {
+    ) -> Result<Option<Vec<u8>>> {
         let range = &directory.ranges[range];
-        let blocks = directory.blocks_of(range)?;
+        let found = directory.blocks_of(range).zip(directory.clusters_of(range));
+        let Some((blocks, clusters)) = found else {
+            return Ok(None);
+        };
         let pack = &self.packs[usize::from(directory.pack)];
         let len = u64::from(blocks.end - blocks.start) * BLOCK as u64;
-        let bytes = pack
-            .read_stored(u64::from(blocks.start) * BLOCK as u64, len)
-            .ok()?;
+        let bytes = match pack.read_stored(u64::from(blocks.start) * BLOCK as u64, len) {
+            Ok(bytes) => bytes,
+            Err(Error::Io(place, e)) if !is_known_damage(&e) => return Err(Error::Io(place, e)),
+            Err(_) => return Ok(None),
+        };
         let mut content = Vec::new();
         let algorithm = self.compression.algorithm();
-        let clusters = directory.clusters_of(range)?;
-        decode(decoder, algorithm, clusters, &bytes, &mut content).ok()?;
-        Some(content)
+        let decoded = decode(decoder, algorithm, clusters, &bytes, &mut content);
+        Ok(decoded.ok().map(|()| content))
     }
 
     /// Moves blocks back to their places where bytes were removed from a pack or inserted into it.
@@ -469,12 +525,20 @@ impl Store {
     }
 }
 
+/// True for errors that will be the same whenever a file is read.
+fn is_known_damage(e: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    [NotFound, InvalidData, UnexpectedEof].contains(&e.kind())
+}
+
 /// State of each range and member of a segment: true if it can be read.
 pub(crate) struct Examined {
     pub(crate) ranges: Vec<bool>,
     pub(crate) members: Vec<bool>,
     /// Content that was read. Unit: bytes.
     pub(crate) bytes: u64,
+    /// First error of reading that may be another one, or none, at the next attempt.
+    pub(crate) unread: Option<Error>,
 }
 
 impl Examined {

@@ -126,8 +126,10 @@ fn shown(path: &Path) -> String {
 fn canonical(sources: &[PathBuf], is_archive: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let real = |path: &PathBuf| {
         let real = fs::canonicalize(path);
-        let real = real.map_err(|e| Error::io(Place::file(path.display()), "cannot find", e))?;
-        match real.is_dir() || is_archive(&real) {
+        let failed = |e| Error::io(Place::file(path.display()), "cannot find", e);
+        let real = real.map_err(failed)?;
+        let is_dir = fs::metadata(&real).map_err(failed)?.is_dir();
+        match is_dir || is_archive(&real) {
             true => Ok(real),
             false => Err(Error::usage(format_args!(
                 "{}: not a directory",

@@ -189,18 +189,12 @@ impl Store {
         write: &mut dyn FnMut(&KeyFile) -> Result<()>,
     ) -> Result<()> {
         let failed = |e| Error::io(Place::file(bucket.url()), "cannot create a backup store", e);
-        let random = || {
-            Error::io(
-                Place::image(),
-                "cannot make a key",
-                io::ErrorKind::Other.into(),
-            )
-        };
-        let id: [u8; 16] = seal::random().map_err(|_| random())?;
-        let cuts: [u8; 32] = seal::random().map_err(|_| random())?;
+        let no_random = |e| Error::io(Place::image(), "cannot make a key", e);
+        let id: [u8; 16] = seal::random().map_err(no_random)?;
+        let cuts: [u8; 32] = seal::random().map_err(no_random)?;
         let header = header_of(compression, id, Some(cuts))?;
         Self::is_free(bucket)?;
-        let key = StoreKey::new(id).map_err(|_| random())?;
+        let key = StoreKey::new(id).map_err(no_random)?;
         let sealed = key.objects().seal(HEADER, header.as_bytes());
         let text = json!({
             "tuff-backup-store": FORMAT,

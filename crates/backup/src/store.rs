@@ -129,8 +129,16 @@ impl Drop for Store {
 
 impl Store {
     /// True if the directory holds a store.
-    pub fn is_at(path: &Path) -> bool {
-        path.join(STORE).exists()
+    ///
+    /// # Errors
+    /// `Io` if that cannot be found out.
+    pub fn is_at(path: &Path) -> Result<bool> {
+        let name = path.join(STORE);
+        let found = match fs::metadata(&name) {
+            Err(e) if is_absent(&e) => Ok(false),
+            found => found.map(|_| true),
+        };
+        found.map_err(|e| Error::io(Place::file(name.display()), "cannot find", e))
     }
 
     /// Makes a store in a directory that is absent or empty.
@@ -271,7 +279,7 @@ impl Store {
     /// # Errors
     /// As [`open`](Self::open), and `Usage` if another run writes.
     pub fn open_to_write(path: &Path) -> Result<Self> {
-        if !Self::is_at(path) {
+        if !Self::is_at(path)? {
             return Err(no_store(path));
         }
         let mut store = Self::open_with(path, Some(lock(path)?), None)?;
@@ -300,7 +308,7 @@ impl Store {
     }
 
     fn open_with(path: &Path, lock: Option<File>, objects: Option<Arc<Objects>>) -> Result<Self> {
-        if !Self::is_at(path) {
+        if !Self::is_at(path)? {
             return Err(no_store(path));
         }
         let name = path.join(STORE);
@@ -477,7 +485,7 @@ impl Store {
     }
 
     /// Reads the directory of a segment, or recovers it with the parity. Of one that the index has, the header is read.
-    fn load_segment(&mut self, number: u32) -> Result<()> {
+    pub(crate) fn load_segment(&mut self, number: u32) -> Result<()> {
         let path = self.directory_path(number);
         let metadata = fs::metadata(&path).ok();
         let state = metadata.and_then(|metadata| seen::state(&metadata, SystemTime::now()));
@@ -692,7 +700,7 @@ impl Store {
             return Ok(is_new);
         }
         match files::create(&path, bytes) {
-            Err(_) if path.exists() => Ok(false),
+            Err(_) if path.try_exists().unwrap_or(false) => Ok(false),
             made => made.map(|()| true),
         }
     }
@@ -745,11 +753,6 @@ impl Store {
             &format!("segments/{:08}.dir", directory.number),
             &directory.encode(&self.id),
         )
-    }
-
-    /// True for a store in a bucket: images compare what they read with its digests.
-    pub fn compares_when_read(&self) -> bool {
-        self.objects.is_some()
     }
 
     /// Compression of the store.
@@ -900,6 +903,12 @@ impl Store {
         let found = found.filter(|found| usize::from(found.pack) < self.packs.len());
         found.ok_or_else(|| Error::corrupt(place(), "the directory is damaged"))
     }
+}
+
+/// True for the error of a name that does not exist.
+fn is_absent(e: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    [NotFound, NotADirectory].contains(&e.kind())
 }
 
 /// Text of the header of a new store.

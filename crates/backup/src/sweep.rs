@@ -1,6 +1,6 @@
-//! Frees what no snapshot and no pin names in a bucket, or in a directory of an encrypted store. In a bucket it takes two runs: the first one marks, and one that comes [`GRACE`] later
-//! removes what is still without use. No run that writes needs to be excluded: a new one stores marked ranges again, and those that
-//! had begun before are over.
+//! Frees what no snapshot and no pin names in a bucket, or in a directory of an encrypted store. In a bucket it takes two runs: the
+//! first one marks, and one that comes [`GRACE`] later removes what is still without use. No run that writes needs to be excluded: a
+//! new one stores marked ranges again, and those that had begun before are over.
 
 use crate::bucket::{Blocks, GRACE, RUN_MAX};
 use crate::cluster::BLOCK;
@@ -83,10 +83,7 @@ impl Store {
                 false => old.map(|(_, dead)| dead),
             };
             if let Some(dead) = due {
-                let keeps = |i: u32| live.has_range(i) || !dead.has_range(i);
-                let keeps_member = |i: u32| live.has_member(i) || !dead.has_member(i);
-                let uses = uses(&directory, &keeps, &keeps_member);
-                let kept = directory.keep(&|i| uses[i as usize], &keeps_member);
+                let kept = kept(&directory, live, dead);
                 let freed = blocks(&kept.gaps()) - blocks(&directory.gaps());
                 if kept.ranges.is_empty() {
                     self.remove(&format!("segments/{number:08}.dir"))?;
@@ -98,7 +95,7 @@ impl Store {
                     if is_alone {
                         known.insert(objects.data_name(number, digest));
                     }
-                    rewrites.push((directory, kept));
+                    rewrites.push(number);
                     continue;
                 }
             }
@@ -125,8 +122,14 @@ impl Store {
             }
         }
         // After what they need no room for.
-        for (old, kept) in rewrites {
+        for number in rewrites {
             progress.check()?;
+            let old = self.directory(&self.segments[&number])?;
+            let live = marks.segment(number);
+            let kept = match marked.segments.get(&number) {
+                Some((_, dead)) if !is_alone => kept(&old, live, dead),
+                _ => kept(&old, live, &dead(&old, live).0),
+            };
             self.rewrite(&old, &kept)?;
             pruned.renewed_segments += 1;
             if is_alone {
@@ -294,6 +297,14 @@ fn uses(
         uses[member.group as usize] |= keeps_member(i);
     }
     uses
+}
+
+/// The directory without what is due to be freed.
+fn kept(directory: &Directory, live: &SegmentMarks, due: &SegmentMarks) -> Directory {
+    let keeps = |i: u32| live.has_range(i) || !due.has_range(i);
+    let keeps_member = |i: u32| live.has_member(i) || !due.has_member(i);
+    let uses = uses(directory, &keeps, &keeps_member);
+    directory.keep(&|i| uses[i as usize], &keeps_member)
 }
 
 /// Entries of a directory without use, and the number of blocks of such ranges.

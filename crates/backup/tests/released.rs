@@ -22,6 +22,17 @@ const STORES: [(&str, Method); 4] = [
     ("format-2-zstd", Method::Zstd),
 ];
 
+fn request(source: &Path) -> Request {
+    Request {
+        sources: vec![source.to_owned()],
+        archives: Vec::new(),
+        series: "test".to_owned(),
+        options: Options::default(),
+        reads_all: true,
+        is_dry: false,
+    }
+}
+
 fn stores() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/stores")
 }
@@ -103,16 +114,10 @@ fn write_stores() {
         let source = scratch.path().join("source");
         for snapshot in [1, 2] {
             write_source(&source, snapshot);
-            let request = Request {
-                sources: vec![source.clone()],
-                archives: Vec::new(),
-                series: "test".to_owned(),
-                options: Options::default(),
-                reads_all: true,
-                is_dry: false,
-            };
             let mut store = open(&path, scratch.path(), true);
-            store.backup(&request, &Progress::default()).unwrap();
+            store
+                .backup(&request(&source), &Progress::default())
+                .unwrap();
         }
     }
 }
@@ -171,16 +176,10 @@ fn stores_of_all_formats_are_read() {
         let source = scratch.path().join("source");
         write_source(&source, 2);
         drop(store);
-        let request = Request {
-            sources: vec![source],
-            archives: Vec::new(),
-            series: "test".to_owned(),
-            options: Options::default(),
-            reads_all: true,
-            is_dry: false,
-        };
         let mut store = open(&path, scratch.path(), true);
-        let report = store.backup(&request, &Progress::default()).unwrap();
+        let report = store
+            .backup(&request(&source), &Progress::default())
+            .unwrap();
         assert_eq!(report.number, Some(3), "{name}");
         let added = report.stored_bytes;
         assert!(added <= 16 << 10, "{name}: {added} bytes are stored again");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tuff_backup::{Depth, Report, Request, Snapshot, Store, StoreCompression};
-use tuff_erofs::check;
+use tuff_erofs::{check, extract};
 use tuff_mkfs::{Options, Progress, Source};
 use tuff_testkit::content::{mixed, noise, text};
 use tuff_testkit::kernel::by_kernel;
@@ -471,6 +471,66 @@ fn damage_is_named_and_gives_no_wrong_byte() {
         fs::write(path, &whole).unwrap();
     }
     assert!(named > 100, "{named}");
+}
+
+/// Damaged files are listed, and are the only ones that are not as they were.
+#[test]
+fn damaged_content_is_not_restored() {
+    let scratch = Scratch::new("backup-restore");
+    let (source, store) = (scratch.path().join("source"), scratch.path().join("store"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("mixed"), mixed(6_000_000, 1)).unwrap();
+    for n in 0..200 {
+        fs::write(source.join(format!("small-{n}")), text(3000 + n, n as u64)).unwrap();
+    }
+    Store::create(&store, StoreCompression::default()).unwrap();
+    backup(&store, &request(&[&source]));
+    let source = fs::canonicalize(&source).unwrap();
+    let pack = store.join("packs/0000.pack");
+    let whole = fs::read(&pack).unwrap();
+    let mut random = Rng::new(5);
+    let (mut kept, mut lost) = (0, 0);
+    for round in 0..20 {
+        let mut damaged = whole.clone();
+        let at = 4096 + random.below(whole.len() - 4096);
+        damaged[at] ^= 1 << (round % 8);
+        fs::write(&pack, &damaged).unwrap();
+        let open = Arc::new(Store::open(&store).unwrap());
+        let image = scratch.path().join("image");
+        let image = open.image(&newest(&open), &image, &Progress::default());
+        // Metadata that is damaged.
+        let Ok(image) = image else { continue };
+        let restore = |keep_going| {
+            let target = scratch.path().join("target");
+            let _ = fs::remove_dir_all(&target);
+            let options = extract::Options {
+                keep_going,
+                ..extract::Options::default()
+            };
+            let image = image.open_comparing().unwrap();
+            let report = extract::extract(&image, &target, &options, |_| ());
+            (report, target.join(source.strip_prefix("/").unwrap()))
+        };
+        let (report, target) = restore(true);
+        let problems = report.unwrap().problems;
+        for entry in fs::read_dir(&source).unwrap() {
+            let entry = entry.unwrap();
+            let is_listed = problems
+                .iter()
+                .any(|problem| problem.path.ends_with(entry.file_name().as_bytes()));
+            let restored = fs::read(target.join(entry.file_name())).unwrap_or_default();
+            let is_same = restored == fs::read(entry.path()).unwrap();
+            assert_eq!(is_listed, !is_same, "{:?}: {problems:?}", entry.path());
+            *if is_same { &mut kept } else { &mut lost } += 1;
+        }
+        let (report, target) = restore(false);
+        assert_eq!(report.is_err(), !problems.is_empty());
+        for problem in problems {
+            let name = Path::new(std::ffi::OsStr::from_bytes(&problem.path));
+            assert!(!target.join(name.file_name().unwrap()).exists());
+        }
+    }
+    assert!(kept > 100 && lost > 10, "{kept}, {lost}");
 }
 
 /// B1 and B2: an error of the store ends a run without a snapshot; the next one stores what is missing.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Buffer size of [`ReadAt::touch`], small enough for the processor cache. Unit: bytes.
@@ -52,6 +53,23 @@ pub trait ReadAt: Send + Sync {
         Ok(())
     }
 
+    /// Gives the start of what the compressed cluster of `len` bytes at `offset` holds, if this store decodes clusters to
+    /// compare them. `None`: it does not, and the caller decodes what it reads.
+    ///
+    /// `used` is the part of `dst` that must be right. The rest may be damaged.
+    ///
+    /// # Errors
+    /// `InvalidData` for damage; those of reading.
+    fn content_at(
+        &self,
+        _offset: u64,
+        _len: u32,
+        _used: Range<usize>,
+        _dst: &mut [u8],
+    ) -> Option<io::Result<()>> {
+        None
+    }
+
     /// Fills `buf` from `offset`, or fails with `UnexpectedEof`.
     fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buf.is_empty() {
@@ -89,6 +107,16 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
     fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).touch(offset, len)
     }
+
+    fn content_at(
+        &self,
+        offset: u64,
+        len: u32,
+        used: Range<usize>,
+        dst: &mut [u8],
+    ) -> Option<io::Result<()>> {
+        (**self).content_at(offset, len, used, dst)
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for &T {
@@ -110,6 +138,16 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
 
     fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).touch(offset, len)
+    }
+
+    fn content_at(
+        &self,
+        offset: u64,
+        len: u32,
+        used: Range<usize>,
+        dst: &mut [u8],
+    ) -> Option<io::Result<()>> {
+        (**self).content_at(offset, len, used, dst)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::store::{Store, StoreCompression};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use tuff_mkfs::{Options, Progress};
 use tuff_testkit::content::{noise, text};
@@ -31,22 +32,30 @@ fn request(source: &Path) -> Request {
     }
 }
 
-/// Mounts a snapshot in each way, and compares it with its source. Options are those of the script that `tuff store mount` prints.
+/// Mounts a snapshot in each way, also by its script, and compares it with its source.
 fn compare(scratch: &Scratch, store: &Path, snapshot: &Snapshot, expected: &[Record]) {
     let open = Arc::new(Store::open(store).unwrap());
     let path = scratch.path().join("image.erofs");
     let image = open.image(snapshot, &path, &Progress::default()).unwrap();
-    let options = image.devices.len() * ",device=/dev/loop1234".len() + "options=ro".len();
+    let options = image.devices.len() * ",device=/dev/loop1234".len() + "ro".len();
     assert!(options < OPTIONS_MAX, "{options}");
     let devices: Vec<&Path> = image.devices.iter().map(PathBuf::as_path).collect();
     let source = fs::canonicalize(scratch.path().join("source")).unwrap();
     let source = source.strip_prefix("/").unwrap();
     let number = snapshot.number;
-    by_kernel(&path, &devices, &scratch.path().join("mnt"), &|way, at| {
+    let dir = scratch.path().join("mnt");
+    let see = |way: &str, at: &Path| {
         let shown = host_tree(&at.join(source));
         let what = format!("snapshot {number} by {way}");
         assert_same(&what, expected, &shown, from_source(expected));
-    });
+    };
+    by_kernel(&path, &devices, &dir, &see);
+    let script = image.script(&dir).unwrap();
+    let out = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    see("the script", &dir);
+    let umount = Command::new("umount").arg(&dir).status();
+    assert!(umount.unwrap().success());
 }
 
 #[test]

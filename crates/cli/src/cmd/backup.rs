@@ -89,13 +89,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Err(Error::usage("no backup store is named"));
     };
     // A store is not made for sources that are not there.
+    let mut archives = Vec::new();
     for source in sources {
         let found = std::fs::metadata(source);
-        found.map_err(|e| Error::io(source.display(), "cannot find", e))?;
+        let found = found.map_err(|e| Error::io(source.display(), "cannot find", e))?;
+        if !found.is_dir() {
+            archives.push((source.clone(), archive(source)?));
+        }
     }
-    let files = sources.iter().filter(|source| !source.is_dir());
-    let archives = files.map(|file| Ok((file.clone(), archive(file)?)));
-    let archives = archives.collect::<Result<Vec<_>>>()?;
     let mut settings = Settings::default();
     for pattern in &args.exclude {
         settings.set("exclude", pattern)?;

@@ -10,5 +10,6 @@ mod image;
 mod import;
 mod inject;
 mod mounted;
+mod store;
 mod sweep;
 mod tree;

@@ -98,7 +98,6 @@ const ERRORS: &[(&str, &[&str])] = &[
     ("sysinfo", &["EPERM"]),
     ("unshare", &["EPERM"]),
     ("fchdir", &["EIO"]),
-    ("uname", &["EPERM"]),
 ];
 
 /// Calls that cannot fail on disk files, or whose failure concerns no file.
@@ -124,6 +123,7 @@ const MACHINERY: &[&str] = &[
     "geteuid",
     "getuid",
     "umask",
+    "uname",
     "restart_syscall",
     "sched_yield",
     "sched_setaffinity",
@@ -148,6 +148,16 @@ pub(crate) trait Scene {
     /// Exit codes of a failure.
     fn codes(&self) -> &'static [i32] {
         &[5]
+    }
+
+    /// Number of calls of a kind at each end of a run that fail by default, and of how many between them one does.
+    fn density(&self) -> (usize, u64) {
+        (ENDS, 4)
+    }
+
+    /// True if findings go to standard output, with exit code 1.
+    fn prints_findings(&self) -> bool {
+        false
     }
 
     /// Returns a description of a violated invariant after a run.
@@ -180,25 +190,30 @@ pub(crate) fn is_full() -> bool {
     std::env::var_os("TUFF_EVERY_SYSCALL").is_some_and(|v| v == "all")
 }
 
-/// Number of calls of a kind at each end of a run that fail by default. Of those between, one in four fails.
-const ENDS: usize = 8;
+/// Number of calls of a kind at each end of a run that fail by default.
+pub(crate) const ENDS: usize = 8;
 
 /// The calls of a kind that fail: by default those at both ends of a run, and a sample of the others, which loops repeat.
-fn failing(census: &Census, call: &str, chance: &mut Chance) -> Vec<usize> {
+fn failing(
+    census: &Census,
+    call: &str,
+    (ends, between): (usize, u64),
+    chance: &mut Chance,
+) -> Vec<usize> {
     let range = census.range(call);
     let (first, last) = (*range.start(), *range.end());
-    let is_end = |n| n < first + ENDS || n + ENDS > last;
+    let is_end = |n| n < first + ends || n + ends > last;
     range
-        .filter(|&n| is_full() || is_end(n) || chance.one_in(4))
+        .filter(|&n| is_full() || is_end(n) || chance.one_in(between))
         .collect()
 }
 
 /// All faults for the counted calls; by default the most revealing error for each call that fails, and a sample of the rest.
-pub(crate) fn faults(census: &Census) -> Vec<Fault> {
+pub(crate) fn faults(census: &Census, density: (usize, u64)) -> Vec<Fault> {
     let mut chance = Chance(30);
     let mut all = Vec::new();
     for (call, errors) in ERRORS {
-        for n in failing(census, call, &mut chance) {
+        for n in failing(census, call, density, &mut chance) {
             for (which, error) in errors.iter().enumerate() {
                 for lasting in [false, true] {
                     let tells_most = which == 0 && !lasting;
@@ -288,10 +303,10 @@ const INTERRUPTIBLE: &[&str] = &[
 ];
 
 /// Interruptions of the calls that fail, one at a time.
-pub(crate) fn interruptions(census: &Census) -> Vec<Fault> {
+pub(crate) fn interruptions(census: &Census, density: (usize, u64)) -> Vec<Fault> {
     let mut chance = Chance(30);
     let all = INTERRUPTIBLE.iter().flat_map(|call| {
-        let ns = failing(census, call, &mut chance);
+        let ns = failing(census, call, density, &mut chance);
         ns.into_iter().map(|n| Fault {
             call,
             error: "EINTR",
@@ -310,7 +325,11 @@ pub(crate) fn interrupt(dir: &Path, scene: &dyn Scene) {
     }
     scene.reset();
     let census = Census::take(dir, &scene.args());
-    run_all(dir, &Retried(scene), &interruptions(&census));
+    run_all(
+        dir,
+        &Retried(scene),
+        &interruptions(&census, scene.density()),
+    );
 }
 
 /// Scene that must succeed despite the fault.
@@ -365,7 +384,7 @@ pub(crate) fn sweep(dir: &Path, scene: &dyn Scene) {
             tuff_testkit::note(format_args!("no errors are injected into {call}"));
         }
     }
-    run_all(dir, scene, &faults(&census));
+    run_all(dir, scene, &faults(&census, scene.density()));
 }
 
 /// Runs a scene with each of the given faults.
@@ -380,7 +399,7 @@ pub(crate) fn run_all(dir: &Path, scene: &dyn Scene, faults: &[Fault]) {
         hits += usize::from(!run.injected.is_empty());
         tries += usize::from(!fault.on_files || !run.injected.is_empty());
         let verdict = run
-            .check_manners(scene.codes())
+            .check_manners(scene.codes(), scene.prints_findings())
             .and_then(|()| scene.judge(fault, &run));
         if let Err(what) = verdict {
             let calls = run.injected.iter().take(2).cloned().collect::<Vec<_>>();

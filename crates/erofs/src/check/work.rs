@@ -246,7 +246,8 @@ impl<'a> Work<'a> {
         }
         let out = room(&mut self.out, image.decoded_len(extent)?);
         let run = || run_from(cluster, later);
-        image.decode_cluster(&mut self.worker, extent, cluster, run, out)?;
+        let all = 0..out.len();
+        image.decode_cluster(&mut self.worker, extent, cluster, run, all, out)?;
         self.count(job, cluster);
         let lz4 = self.in_place && cluster.coding == ClusterCoding::Compressed(0);
         let zstd = cluster.coding == ClusterCoding::Compressed(3);

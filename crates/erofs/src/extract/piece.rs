@@ -5,6 +5,7 @@ use crate::read::fetch::Space;
 use crate::read::map::Cluster;
 use crate::read::{DeviceId, Inode, Nid};
 use std::fs::File;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use tuff_format::cluster::Coding;
@@ -88,6 +89,15 @@ impl Piece {
                 Space::Image => (0, pos, 0),
                 Space::Metabox => (u16::MAX, pos, 0),
             },
+        }
+    }
+
+    /// Part of the decoded cluster that the piece has. Unit: bytes.
+    pub(super) fn part(&self) -> Range<usize> {
+        match self.source {
+            // Fits: it is inside what one cluster holds.
+            PieceSource::Cluster { skip, .. } => skip as usize..(skip + self.len) as usize,
+            _ => 0..0,
         }
     }
 

@@ -106,10 +106,11 @@ impl<'a> Writer<'a> {
                         ..
                     } = self;
                     let dst = &mut out.bytes[at..out.len];
+                    let all = 0..dst.len();
                     shared.totals.clusters.fetch_add(1, Relaxed);
                     shared
                         .image
-                        .decode_cluster(worker, &extent, cluster, run, dst)
+                        .decode_cluster(worker, &extent, cluster, run, all, dst)
                 })
             }
         };
@@ -139,11 +140,23 @@ impl<'a> Writer<'a> {
             let run = || run_from(cluster, later);
             self.shared.totals.clusters.fetch_add(1, Relaxed);
             let dst = &mut self.decoded[..len];
+            let used = match pieces {
+                [only] => only.part(),
+                _ => 0..len,
+            };
             self.shared
                 .image
-                .decode_cluster(&mut self.worker, &extent, cluster, run, dst)
+                .decode_cluster(&mut self.worker, &extent, cluster, run, used, dst)
         });
         if let Err(e) = decoded {
+            // A store that compares contents tells which of them are damaged.
+            let image = self.shared.image;
+            if pieces.len() > 1 && image.devices.content(cluster, 0..0, &mut []).is_some() {
+                for piece in pieces {
+                    self.several(std::slice::from_ref(piece), later);
+                }
+                return;
+            }
             for piece in pieces {
                 self.end_piece(piece, Err(e.again()));
             }

@@ -1,6 +1,7 @@
 //! Access to devices, the unified address space, and the windows of the metadata cache.
 
 use super::cache::Cache;
+use super::map::Cluster;
 use crate::{Error, Place, Remedy, Result};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -151,6 +152,25 @@ impl Devices {
             pos = pos.saturating_add(n as u64);
         }
         Ok(())
+    }
+
+    /// Gives the start of what a cluster holds, if its store decodes clusters; see [`ReadAt::content_at`].
+    pub(crate) fn content(
+        &self,
+        cluster: Cluster,
+        used: Range<usize>,
+        dst: &mut [u8],
+    ) -> Option<Result<()>> {
+        let (spot, left) = self.locate(DeviceId::PRIMARY, cluster.pos).ok()?;
+        if left < u64::from(cluster.len) {
+            return None;
+        }
+        let store = self.store(spot.store).ok()?;
+        let read = store.content_at(spot.pos, cluster.len, used, dst)?;
+        Some(read.map_err(|e| match e.kind() {
+            std::io::ErrorKind::InvalidData => Error::corrupt("", e),
+            _ => Self::failed(spot, cluster.len.into(), e),
+        }))
     }
 
     /// Makes the stores read a range without returning its bytes. Fails where [`read`](Self::read) fails.

@@ -9,7 +9,7 @@ use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Location};
 use crate::error::Step;
 use crate::{Error, Result};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tuff_format::DeviceId;
 use tuff_format::cluster::Coding;
@@ -217,7 +217,7 @@ impl Image {
     ) -> Result<()> {
         if skip == 0 && dst.len() as u64 == extent.len {
             let run = || adjacent(cluster, next.clone());
-            return self.decode_cluster(worker, extent, cluster, run, dst);
+            return self.decode_cluster(worker, extent, cluster, run, 0..dst.len(), dst);
         }
         let whole = self.decoded(worker, extent, cluster)?;
         // In bounds: `decoded` returns at least the extent's length.
@@ -241,7 +241,8 @@ impl Image {
             }
         }
         let mut whole = vec![0; self.decoded_len(extent)?];
-        self.decode_cluster(worker, extent, cluster, || 0, &mut whole)?;
+        let all = 0..whole.len();
+        self.decode_cluster(worker, extent, cluster, || 0, all, &mut whole)?;
         let whole = Arc::new(whole);
         self.decoded.put(key, whole.clone(), whole.len());
         Ok(whole)
@@ -263,18 +264,22 @@ impl Image {
     }
 
     /// Fetches and decodes a compressed cluster into `dst`, which is as long as the extent. `run` returns the
-    /// number of bytes to fetch in one read.
+    /// number of bytes to fetch in one read. `used` is the part of `dst` that must be right, where a store can tell.
     pub(crate) fn decode_cluster(
         &self,
         worker: &mut Worker,
         extent: &Extent,
         cluster: Cluster,
         run: impl FnOnce() -> u64,
+        used: Range<usize>,
         dst: &mut [u8],
     ) -> Result<()> {
         let Worker { decoder, fetched } = worker;
         let place = |e: Error| e.within(cluster_place(extent, cluster));
         let (devices, len) = (&self.devices, cluster.len as usize);
+        if let Some(read) = devices.content(cluster, used, dst) {
+            return read.map_err(place);
+        }
         let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, len, run);
         let src = src.map_err(place)?;
         let scope = if cluster.partial {

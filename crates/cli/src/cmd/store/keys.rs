@@ -40,7 +40,7 @@ impl KeyArgs {
             )));
         }
         let default = directory().map(|dir| dir.join(KeyFile::name(store)));
-        match default.filter(|path| path.exists()) {
+        match default.filter(|path| path.try_exists().unwrap_or(true)) {
             Some(path) => open(Secret::File(KeyFile::read(&path)?)),
             None => open(Secret::Password(ask(&format!(
                 "Password of {}: ",

@@ -7,9 +7,8 @@ use crate::cmd::mount::background::{self, Role};
 use crate::next_command::shell_word;
 use crate::out::Out;
 use crate::text::is_hidden;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use tuff_backup::SnapshotImage;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Progress;
 
@@ -64,7 +63,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             None => None,
         };
         let mut out = Out::new();
-        script(&image, &args.dir, &mut out)?;
+        let script = image.script(&args.dir)?;
+        if script.chars().any(|c| c != '\n' && is_hidden(c)) {
+            return Err(Error::usage(
+                "a script cannot name paths with invisible characters",
+            ));
+        }
+        out.lines(&script)?;
         if let Some(pin) = pin {
             let store = shell_word(&args.snapshot.place.store);
             out.line(format_args!(
@@ -106,43 +111,4 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     // Fits: codes of a program are below 256.
     Ok(ExitCode::from(status.code().map_or(5, |code| code as u8)))
-}
-
-/// Prints a script that mounts an image. All paths are absolute.
-fn script(image: &SnapshotImage, dir: &Path, out: &mut Out) -> Result<()> {
-    let word = |path: &Path| {
-        let path = std::path::absolute(path)
-            .map_err(|e| Error::io(path.display(), "cannot find the absolute path", e))?;
-        match path.to_str() {
-            Some(text) if !text.chars().any(is_hidden) => Ok(shell_word(&path)),
-            _ => Err(Error::usage(format_args!(
-                "{}: a script cannot name a path with control characters or bytes that are no UTF-8",
-                path.display()
-            ))),
-        }
-    };
-    for line in [
-        "#!/bin/sh",
-        "# The kernel detaches the loop devices when the snapshot is unmounted.",
-        "set -e",
-        "loops= options=ro",
-        "trap 'test -z \"$loops\" || losetup --detach $loops' EXIT",
-        "attach() {",
-        "    loop=$(losetup --read-only --find --show \"$1\")",
-        "    loops=\"$loops $loop\"",
-        "}",
-    ] {
-        out.line(line)?;
-    }
-    for pack in &image.devices {
-        out.line(format_args!(
-            "attach {}; options=$options,device=$loop",
-            word(pack)?
-        ))?;
-    }
-    out.line(format_args!("attach {}", word(&image.path)?))?;
-    out.line(format_args!(
-        "mount -t erofs -o \"$options\" \"$loop\" {}",
-        word(dir)?
-    ))
 }

@@ -43,7 +43,7 @@ pub(in crate::cmd) fn is_at(path: &Path) -> Result<bool> {
     let objects = Objects::at(path)?;
     match objects.is_remote {
         true => Store::is_in_bucket(&*objects.bucket),
-        false => Ok(Store::is_at(path)),
+        false => Store::is_at(path),
     }
 }
 

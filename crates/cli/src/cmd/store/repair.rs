@@ -16,7 +16,8 @@ use tuff_mkfs::Progress;
 ///
 /// Reads everything. Each segment has about 2 % of parity: damaged and unreadable blocks are corrected in place, and bytes that were
 /// removed or inserted are noticed and undone. What is lost is removed from the directories, so that the next run of `tuff backup`
-/// stores it again if a source still has it. Parity that is missing is written. The exit code is 1 if something is lost.
+/// stores it again if a source still has it. What cannot be read without being damaged stays, because it may be read at another
+/// attempt. Parity that is missing is written. The exit code is 1 if something is lost or cannot be read.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

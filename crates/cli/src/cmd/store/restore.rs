@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_backup::{Checked, Snapshot};
+use tuff_backup::Snapshot;
 use tuff_erofs::extract::{self, Options};
 use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result};
@@ -24,8 +24,8 @@ use tuff_mkfs::Progress;
 /// contains. Existing files stay unless --overwrite is given, and nothing is deleted unless --delete is given. Existing directories
 /// above the restored ones stay as they are. Files that could not be restored are listed, and the exit code is 1.
 ///
-/// The content is compared with its digests first. If some of it is damaged, the files are named and nothing is restored, unless
-/// --keep-going is given. In a bucket, it is compared as it is read.
+/// All content is compared with its digests before it is written. A file with damaged content ends the restore, unless --keep-going
+/// is given: the damaged parts of such files are zeros then. Files that were restored before stay.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -68,34 +68,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let show = || Show::unless(args.quiet || args.json);
     let built = image(&store, &snapshot);
-    let opened = built.as_ref().ok().map(|(_, image)| image.open());
-    let opened = opened.transpose()?;
-    // Without an image, the check names what is damaged.
-    let paths = opened
-        .as_ref()
-        .map(|image| selected(&snapshot, image, &args.paths));
-    let paths = paths.transpose()?.unwrap_or_default();
-    let progress = Arc::new(Progress::default());
-    let (checked, _) = watched(&progress, show(), |progress| {
-        match store.compares_when_read() {
-            true => Ok(Checked::default()),
-            false => store.check_files(&snapshot, &paths, progress),
+    if built.is_err() {
+        // It names the files of what is lost.
+        let progress = Arc::new(Progress::default());
+        let checked = watched(&progress, show(), |progress| {
+            store.check_files(&snapshot, &[], progress)
+        });
+        for finding in checked.iter().flat_map(|(checked, _)| &checked.findings) {
+            eprintln!("tuff: {}", escaped_line(finding));
         }
-    })?;
-    for finding in &checked.findings {
-        eprintln!("tuff: {}", escaped_line(finding));
-    }
-    if !checked.findings.is_empty() && !args.keep_going {
-        return Err(Error::corrupt(
-            args.snapshot.place.store.display(),
-            "the snapshot is damaged; --keep-going restores it all the same",
-        ));
     }
     let (_temporary, image) = built?;
-    let opened = match opened {
-        Some(opened) => opened,
-        None => image.open()?,
-    };
+    let opened = image.open_comparing()?;
+    let paths = selected(&snapshot, &opened, &args.paths)?;
     let meter = Meter::start("restore", show());
     let options = Options {
         paths,
@@ -117,8 +102,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if report.dropped > 0 {
         eprintln!("tuff: {} more problems are not shown", report.dropped);
     }
-    let damaged = checked.findings.len() as u64;
-    let problems = report.problems.len() as u64 + report.dropped + damaged;
+    let problems = report.problems.len() as u64 + report.dropped;
     let mut out = Out::new();
     if args.json {
         out.json(&json!({
