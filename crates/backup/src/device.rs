@@ -134,12 +134,9 @@ impl Comparing {
         };
         let mut decoder = state.decoders.pop().unwrap_or_default();
         drop(state);
+        let _reading = Reading(self, key);
         let read = self.read(&mut decoder, &ranges, at.0, blocks.clone(), len);
-        let mut state = self.state();
-        state.decoders.push(decoder);
-        state.reading.remove(&key);
-        drop(state);
-        self.ready.notify_all();
+        self.state().decoders.push(decoder);
         Ok((blocks.start, read?))
     }
 
@@ -181,6 +178,16 @@ impl Comparing {
             self.state().next = ((pack, end), next);
         }
         found.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// A range that a thread reads. The others wait until it is dropped.
+struct Reading<'a>(&'a Comparing, At);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.state().reading.remove(&self.1);
+        self.0.ready.notify_all();
     }
 }
 

@@ -500,18 +500,26 @@ fn damaged_content_is_not_restored() {
         let image = open.image(&newest(&open), &image, &Progress::default());
         // Metadata that is damaged.
         let Ok(image) = image else { continue };
-        let restore = |keep_going| {
+        let restore = |keep_going, overwrite| {
             let target = scratch.path().join("target");
             let _ = fs::remove_dir_all(&target);
+            let below = target.join(source.strip_prefix("/").unwrap());
+            if overwrite {
+                fs::create_dir_all(&below).unwrap();
+                for entry in fs::read_dir(&source).unwrap() {
+                    fs::write(below.join(entry.unwrap().file_name()), "old").unwrap();
+                }
+            }
             let options = extract::Options {
                 keep_going,
+                overwrite,
                 ..extract::Options::default()
             };
             let image = image.open_comparing().unwrap();
             let report = extract::extract(&image, &target, &options, |_| ());
-            (report, target.join(source.strip_prefix("/").unwrap()))
+            (report, below)
         };
-        let (report, target) = restore(true);
+        let (report, target) = restore(true, false);
         let problems = report.unwrap().problems;
         for entry in fs::read_dir(&source).unwrap() {
             let entry = entry.unwrap();
@@ -523,11 +531,22 @@ fn damaged_content_is_not_restored() {
             assert_eq!(is_listed, !is_same, "{:?}: {problems:?}", entry.path());
             *if is_same { &mut kept } else { &mut lost } += 1;
         }
-        let (report, target) = restore(false);
+        let name = |path: &[u8]| {
+            let name = path.rsplit(|byte| *byte == b'/').next();
+            PathBuf::from(std::ffi::OsStr::from_bytes(name.unwrap()))
+        };
+        let (report, target) = restore(false, false);
         assert_eq!(report.is_err(), !problems.is_empty());
-        for problem in problems {
-            let name = Path::new(std::ffi::OsStr::from_bytes(&problem.path));
-            assert!(!target.join(name.file_name().unwrap()).exists());
+        for problem in &problems {
+            assert!(!target.join(name(&problem.path)).exists());
+        }
+        // Existing files stay in the place of damaged ones.
+        for keep_going in [false, true] {
+            let (_, target) = restore(keep_going, true);
+            for problem in &problems {
+                let found = fs::read(target.join(name(&problem.path))).unwrap();
+                assert_eq!(found, b"old", "{problem:?}");
+            }
         }
     }
     assert!(kept > 100 && lost > 10, "{kept}, {lost}");

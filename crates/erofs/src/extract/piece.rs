@@ -25,6 +25,8 @@ pub(super) struct Task {
     pub(super) ends_in_hole: AtomicBool,
     /// True if the file cannot be completed, so that its partial content must be removed.
     pub(super) failed: AtomicBool,
+    /// True if a part could not be restored. An existing file is not replaced by what is left.
+    pub(super) damaged: AtomicBool,
     pub(super) state: Mutex<FileState>,
 }
 
@@ -113,16 +115,17 @@ impl Piece {
 pub(super) const BATCH: usize = 1 << 13;
 
 impl Task {
-    pub(super) fn new(dir: &Arc<Dir>, name: &[u8], inode: Inode) -> Arc<Self> {
+    pub(super) fn new(dir: &Arc<Dir>, name: &[u8], inode: Inode, overwrite: bool) -> Arc<Self> {
         Arc::new(Self {
             dir: dir.clone(),
             name: name.into(),
-            temporary: stage_name(dir, name, inode.size()),
+            temporary: stage_name(dir, name, inode.size(), overwrite),
             inode,
             left: AtomicU32::new(1),
             has_pieces: AtomicBool::new(false),
             ends_in_hole: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            damaged: AtomicBool::new(false),
             state: Mutex::new(FileState::New),
         })
     }

@@ -16,7 +16,7 @@ pub struct Options {
     /// Number of leading components to remove from every path. Entries without further components are skipped. Default:
     /// 0.
     pub strip: usize,
-    /// Replaces existing files and merges into existing directories. Default: false.
+    /// Replaces existing files, by complete ones only, and merges into existing directories. Default: false.
     pub overwrite: bool,
     /// Leaves existing directories above the selected paths as they are, and gives new ones no times. Without it, they are like all
     /// others. Default: false.

@@ -31,9 +31,11 @@ pub(super) fn temporary_name(name: &[u8]) -> Box<[u8]> {
 /// Minimum size of files that get a temporary name in a visible directory, in bytes.
 const STAGED_FROM: u64 = 1 << 20;
 
-/// Returns the temporary name for a file in `dir`, or `None` if it is created under its final name.
-pub(super) fn stage_name(dir: &Dir, name: &[u8], size: u64) -> Option<Box<[u8]>> {
-    (size >= STAGED_FROM && dir.is_visible()).then(|| temporary_name(name))
+/// Returns the temporary name for a file in `dir`, or `None` if it is created under its final name. Files that may replace others
+/// have one, so that the others stay until these are complete.
+pub(super) fn stage_name(dir: &Dir, name: &[u8], size: u64, overwrite: bool) -> Option<Box<[u8]>> {
+    let is_staged = dir.is_visible() && (overwrite || size >= STAGED_FROM);
+    is_staged.then(|| temporary_name(name))
 }
 
 /// Rejects a name in a visible directory that could be mistaken for the temporary name of another entry.
@@ -278,7 +280,7 @@ pub(super) fn give_name(
 }
 
 /// Returns true if an entry with this name exists.
-fn is_there(above: impl AsFd, name: &[u8]) -> rustix::io::Result<bool> {
+pub(super) fn is_there(above: impl AsFd, name: &[u8]) -> rustix::io::Result<bool> {
     match retry(|| fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)) {
         Ok(_) => Ok(true),
         Err(Errno::NOENT) => Ok(false),

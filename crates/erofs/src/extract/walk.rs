@@ -526,7 +526,8 @@ impl<'a, 'q> Walk<'a, 'q> {
         if self.shared.options.update {
             let above = self.writer.handles.get(&self.shared.root, dir)?;
             if self.shared.is_complete(above.as_fd(), inode, name) {
-                if let Some(temporary) = stage_name(dir, name, inode.size()) {
+                let overwrite = self.shared.options.overwrite;
+                if let Some(temporary) = stage_name(dir, name, inode.size(), overwrite) {
                     remove_leftover(&self.shared.root, above.as_fd(), &temporary)?;
                 }
                 self.shared.totals.files.fetch_add(1, Relaxed);
@@ -538,7 +539,7 @@ impl<'a, 'q> Walk<'a, 'q> {
     }
 
     fn new_file(&mut self, dir: &Arc<Dir>, name: &[u8], inode: &Inode) -> Result<()> {
-        let task = Task::new(dir, name, *inode);
+        let task = Task::new(dir, name, *inode, self.shared.options.overwrite);
         let cut = self.image.map_once(inode).and_then(|map| {
             let extents = Extents::new(self.image, inode.nid(), map, 0..inode.size());
             self.cut(&task, extents)
@@ -548,6 +549,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             false => self.push(&task, (0, 0), PieceSource::Nothing),
         };
         let cut = cut.and(made);
+        task.damaged.fetch_or(cut.is_err(), Relaxed);
         if cut.as_ref().is_err_and(|e| self.shared.ends(e)) {
             task.failed.store(true, Relaxed);
         }

@@ -2,7 +2,9 @@
 
 use super::piece::{FileState, Piece, PieceSource, Task};
 use super::shared::Shared;
-use super::target::{Handles, create_file, give_name, remove_file, reopen_file, stage_file};
+use super::target::{
+    Handles, create_file, give_name, is_there, remove_file, reopen_file, stage_file,
+};
 use crate::read::DeviceId;
 use crate::read::decode::{DecodeScope, Worker};
 use crate::read::fetch::FETCH_MAX;
@@ -371,6 +373,7 @@ impl<'a> Writer<'a> {
 
     /// Records why a file is incomplete. If this ends the extraction, the partial file is removed.
     fn fail(&mut self, task: &Arc<Task>, error: Error) {
+        task.damaged.store(true, Release);
         if self.shared.ends(&error) {
             task.failed.store(true, Release);
         }
@@ -413,6 +416,13 @@ impl<'a> Writer<'a> {
         let Some(file) = self.open(task)? else {
             return Ok(());
         };
+        if task.damaged.load(Acquire) && task.temporary.is_some() {
+            let above = self.handles.get(&shared.root, &task.dir)?;
+            if is_there(&*above, &task.name).unwrap_or(true) {
+                self.abandon(task);
+                return Ok(());
+            }
+        }
         if task.ends_in_hole.load(Relaxed) {
             let size = task.inode.size();
             file.set_len(size).map_err(|e| {

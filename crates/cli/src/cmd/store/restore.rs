@@ -25,7 +25,8 @@ use tuff_mkfs::Progress;
 /// above the restored ones stay as they are. Files that could not be restored are listed, and the exit code is 1.
 ///
 /// All content is compared with its digests before it is written. A file with damaged content ends the restore, unless --keep-going
-/// is given: the damaged parts of such files are zeros then. Files that were restored before stay.
+/// is given: the damaged parts of such files are zeros then, but existing files stay in their place. Files that were restored before
+/// stay.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
