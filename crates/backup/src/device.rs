@@ -20,7 +20,7 @@ const REQUEST_MAX: usize = 8 << 20;
 /// Pack and block.
 type At = (u16, u32);
 
-/// What the devices of one image have read.
+/// Ranges that the devices of one image have read.
 pub(crate) struct Comparing {
     store: Arc<Store>,
     /// Number and end of the segments of a directory, by their starts. A bucket knows its own.

@@ -400,7 +400,7 @@ impl Store {
     /// Content of a range. `None` if it is damaged.
     ///
     /// # Errors
-    /// `Io` if it cannot be read now: that says nothing about what is stored.
+    /// `Io` if it cannot be read, which says nothing about its content.
     fn content(
         &self,
         decoder: &mut Decoder,

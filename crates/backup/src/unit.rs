@@ -374,7 +374,7 @@ mod tests {
             let unit = unit(&forged, 1, &bytes).unwrap();
             assert_eq!(readable(&unit, &group), left, "{offset}, {of}");
         }
-        // What no member has is compared as a part of the group.
+        // Content of no member is compared as a part of the group.
         let mut forged = directory.clone();
         forged.members.remove(3);
         let unit = |forged: &Directory| unit(forged, 1, &bytes).unwrap();

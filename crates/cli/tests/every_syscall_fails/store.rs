@@ -140,7 +140,7 @@ impl Scene for StoreVerb {
             ["backup", ..] => self.is_sound(run.succeeded().then_some(true)),
             ["store", "prune" | "repair", ..] => self.is_sound(Some(true)),
             ["store", "check", ..] => {
-                // What can be read at a second attempt is no damage. Blocks are read a second time for the parity.
+                // Content that a second attempt reads is no damage. Blocks are read a second time for the parity.
                 let reads = fault.lasting && fault.call.contains("read");
                 let of_content =
                     |call: &String| call.contains("/store/packs/") && !call.contains(", 4096, ");

@@ -152,8 +152,9 @@ impl<'a> Writer<'a> {
         });
         if let Err(e) = decoded {
             // A store that compares contents tells which of them are damaged.
-            let image = self.shared.image;
-            if pieces.len() > 1 && image.devices.content(cluster, 0..0, &mut []).is_some() {
+            let devices = &self.shared.image.devices;
+            let decodes = || devices.content(cluster.pos, cluster.len, 0..0, &mut []);
+            if pieces.len() > 1 && decodes().is_some() {
                 for piece in pieces {
                     self.several(std::slice::from_ref(piece), later);
                 }

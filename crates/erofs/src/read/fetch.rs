@@ -1,7 +1,6 @@
 //! Access to devices, the unified address space, and the windows of the metadata cache.
 
 use super::cache::Cache;
-use super::map::Cluster;
 use crate::{Error, Place, Remedy, Result};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -154,22 +153,23 @@ impl Devices {
         Ok(())
     }
 
-    /// Gives the start of what a cluster holds, if its store decodes clusters; see [`ReadAt::content_at`].
+    /// Gives the start of what a cluster of the primary device holds, if its store decodes clusters; see [`ReadAt::content_at`].
     pub(crate) fn content(
         &self,
-        cluster: Cluster,
+        pos: u64,
+        len: u32,
         used: Range<usize>,
         dst: &mut [u8],
     ) -> Option<Result<()>> {
-        let (spot, left) = self.locate(DeviceId::PRIMARY, cluster.pos).ok()?;
-        if left < u64::from(cluster.len) {
+        let (spot, left) = self.locate(DeviceId::PRIMARY, pos).ok()?;
+        if left < u64::from(len) {
             return None;
         }
         let store = self.store(spot.store).ok()?;
-        let read = store.content_at(spot.pos, cluster.len, used, dst)?;
+        let read = store.content_at(spot.pos, len, used, dst)?;
         Some(read.map_err(|e| match e.kind() {
             std::io::ErrorKind::InvalidData => Error::corrupt("", e),
-            _ => Self::failed(spot, cluster.len.into(), e),
+            _ => Self::failed(spot, len.into(), e),
         }))
     }
 

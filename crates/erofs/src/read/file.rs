@@ -277,7 +277,7 @@ impl Image {
         let Worker { decoder, fetched } = worker;
         let place = |e: Error| e.within(cluster_place(extent, cluster));
         let (devices, len) = (&self.devices, cluster.len as usize);
-        if let Some(read) = devices.content(cluster, used, dst) {
+        if let Some(read) = devices.content(cluster.pos, cluster.len, used, dst) {
             return read.map_err(place);
         }
         let src = fetched.get(devices, DeviceId::PRIMARY, cluster.pos, len, run);
