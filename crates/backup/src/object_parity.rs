@@ -7,7 +7,7 @@
 use crate::cluster::BLOCK;
 use crate::files::{self, step};
 use crate::pack::{is_sealed, seal};
-use crate::parity::{Padded, roots};
+use crate::parity::{Padded, roots, two_fronts};
 use crate::segment::SEGMENT_MAX;
 use std::fs::File;
 use std::io;
@@ -73,13 +73,7 @@ impl Front {
 
     /// Reads the front of a file, or the second one. The flag is false if one of them is damaged.
     fn read(file: &File) -> io::Result<Option<(Self, bool)>> {
-        let len = file.metadata()?.len();
-        let mut bytes = [0; BLOCK];
-        let mut front = |at| {
-            file.read_exact_at(&mut bytes, at).ok()?;
-            Self::decode(&bytes)
-        };
-        let fronts = [front(0), front(len.saturating_sub(BLOCK as u64))];
+        let fronts = two_fronts(file, file.metadata()?.len(), &Self::decode)?;
         let is_whole = fronts[0] == fronts[1];
         Ok(fronts[0].or(fronts[1]).map(|front| (front, is_whole)))
     }

@@ -240,6 +240,19 @@ impl Pack {
         cut().map_err(|e| self.error("cannot shorten", e))
     }
 
+    /// Claims all addresses up to the end of the file.
+    pub(crate) fn claim_all(&mut self) -> Result<()> {
+        if self.objects.is_some() || self.is_missing() {
+            return Ok(());
+        }
+        let len = self.file().and_then(File::metadata).map(|data| data.len());
+        let len = len.map_err(|e| self.error("cannot examine", e))?;
+        // Fits: a longer file is cut to the longest pack.
+        let blocks = len.min(PACK_MAX).div_ceil(BLOCK as u64) as u32;
+        self.end = self.end.max(blocks);
+        Ok(())
+    }
+
     /// Length up to which the pack is in use. Unit: bytes.
     pub(crate) fn len(&self) -> u64 {
         u64::from(self.end) * BLOCK as u64

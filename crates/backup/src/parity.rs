@@ -132,18 +132,18 @@ impl Covered {
         mut directory: Vec<u8>,
         directory_len: u64,
         gaps: Vec<Range<u32>>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let len = u64::from(blocks) * BLOCK as u64;
         // Fits: the directory is in memory.
         directory.resize(directory_len.next_multiple_of(BLOCK as u64) as usize, 0);
-        Self {
-            pack: pack.file().ok().and_then(|file| file.try_clone().ok()),
+        Ok(Self {
+            pack: pack.file().ok().map(File::try_clone).transpose()?,
             start: u64::from(start) * BLOCK as u64,
             len,
             size: len + directory.len() as u64,
             directory: Mutex::new(directory),
             gaps,
-        }
+        })
     }
 
     pub(crate) fn directory(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -281,7 +281,7 @@ pub(crate) fn write(
     };
     front.roots = roots(front.covered_len() / BLOCK as u64);
     let place = (header.start, header.blocks);
-    let covered = Covered::new(pack, place, directory, front.directory_len, gaps);
+    let covered = Covered::new(pack, place, directory, front.directory_len, gaps)?;
     pack.file()?;
     step()?;
     let output = Output::create(&Target::Path(path.to_owned()))?;
@@ -331,7 +331,7 @@ impl SegmentTree {
         let file = crate::files::open(path)?;
         let (header, end) = (front.header(store)?, front.end(store)?);
         let place = (front.start, front.blocks);
-        let covered = Covered::new(pack, place, directory, front.directory_len, gaps);
+        let covered = Covered::new(pack, place, directory, front.directory_len, gaps)?;
         let covered = Arc::new(covered);
         let mut block = [0; BLOCK];
         let is_whole = |at, expected: &[u8], block: &mut [u8]| {
@@ -379,7 +379,8 @@ impl SegmentTree {
     }
 }
 
-/// Reads the front of a tree's file, or the second one. `None` without a file, or if both are damaged.
+/// Reads the front of a tree's file, or the second one. `None` without a file, or if both are damaged. One that cannot be read is an
+/// error if the other one does not stand in for it: a tree in its place would take damage for content.
 pub(crate) fn front(path: &Path, store: &[u8; 16]) -> io::Result<Option<TreeFront>> {
     let file = match crate::files::open(path) {
         Ok(file) => file,
@@ -387,15 +388,33 @@ pub(crate) fn front(path: &Path, store: &[u8; 16]) -> io::Result<Option<TreeFron
         Err(e) => return Err(e),
     };
     let len = file.metadata()?.len();
+    two_fronts(&file, len, &|bytes| TreeFront::decode(bytes, store))
+        .map(|[one, other]| one.or(other))
+}
+
+/// Reads the first and the last block of a file of `len` bytes.
+///
+/// # Errors
+/// Those of reading one of them, if the other one is damaged.
+pub(crate) fn two_fronts<T>(
+    file: &File,
+    len: u64,
+    decode: &dyn Fn(&[u8; BLOCK]) -> Option<T>,
+) -> io::Result<[Option<T>; 2]> {
+    let mut failed = None;
     let mut bytes = [0; BLOCK];
-    for at in [0, len.saturating_sub(BLOCK as u64)] {
-        if file.read_exact_at(&mut bytes, at).is_ok()
-            && let Some(front) = TreeFront::decode(&bytes, store)
-        {
-            return Ok(Some(front));
+    let mut read = |at| match file.read_exact_at(&mut bytes, at) {
+        Ok(()) => decode(&bytes),
+        Err(e) => {
+            failed = Some(e).filter(|e| e.kind() != io::ErrorKind::UnexpectedEof);
+            None
         }
+    };
+    let fronts = [read(0), read(len.saturating_sub(BLOCK as u64))];
+    match failed {
+        Some(e) if fronts.iter().all(Option::is_none) => Err(e),
+        _ => Ok(fronts),
     }
-    Ok(None)
 }
 
 #[cfg(test)]

@@ -436,6 +436,10 @@ impl Store {
         for number in numbers {
             self.load_segment(number)?;
         }
+        if !self.damage.is_empty() {
+            // A segment whose directory cannot be read may be anywhere in the file.
+            self.packs.iter_mut().try_for_each(Pack::claim_all)?;
+        }
         for pack in &self.packs {
             if pack.is_missing() {
                 self.damage
@@ -457,13 +461,18 @@ impl Store {
     }
 
     fn directory_states(&self) -> Result<BTreeMap<u32, FileIdentity>> {
-        let numbers = self.numbers("segments", ".dir")?.into_iter();
-        let states = numbers.filter_map(|number| {
-            let metadata = fs::metadata(self.directory_path(number)).ok()?;
+        let mut states = BTreeMap::new();
+        for number in self.numbers("segments", ".dir")? {
+            let path = self.directory_path(number);
+            let metadata = match fs::metadata(&path) {
+                Err(e) if is_absent(&e) => continue,
+                metadata => metadata
+                    .map_err(|e| Error::io(Place::file(path.display()), "cannot read", e))?,
+            };
             let state = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
-            Some((number, state))
-        });
-        Ok(states.collect())
+            states.insert(number, state);
+        }
+        Ok(states)
     }
 
     /// Opens packs up to a number of them.
@@ -507,6 +516,10 @@ impl Store {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 is_absent = true;
                 Vec::new()
+            }
+            Err(e) if self.objects.is_some() && self.lock.is_some() => {
+                // New segments would get its addresses.
+                return Err(Error::io(Place::file(path.display()), "cannot read", e));
             }
             Err(e) => {
                 self.damage.push(format!("{}: {e}", path.display()));
