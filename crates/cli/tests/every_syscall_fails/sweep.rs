@@ -230,8 +230,13 @@ pub(crate) fn faults(census: &Census, density: (usize, u64)) -> Vec<Fault> {
             }
         }
         // Threads make calls with these indices too.
-        let early = 1..=census.by_loader(call);
-        all.extend(early.filter(|_| ON_FILES.contains(call)).map(|n| Fault {
+        let early = (1..=census.by_loader(call)).filter(|n| {
+            let (ends, between) = density;
+            is_full() || between <= 4 || *n <= ends || chance.one_in(between)
+        });
+        let early: Vec<usize> = early.collect();
+        let early = early.into_iter().filter(|_| ON_FILES.contains(call));
+        all.extend(early.map(|n| Fault {
             call,
             error: errors[0],
             n,
