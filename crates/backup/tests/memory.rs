@@ -14,7 +14,7 @@ use tuff_testkit::Scratch;
 const OPERATIONS: [(&str, u64, u64); 6] = [
     ("backup", 55, 240),
     ("backup", 55, 240),
-    ("check", 25, 110),
+    ("check", 25, 80),
     ("prune", 28, 80),
     ("rebuild", 28, 80),
     ("mount", 32, 280),
