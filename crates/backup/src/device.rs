@@ -193,7 +193,8 @@ impl Drop for Reading<'_> {
 
 fn damaged(ranges: &Ranges) -> io::Error {
     let number = ranges.directory.number;
-    let what = format!("segment {number}: a range is damaged");
+    let what =
+        format!("segment {number}: a range is damaged; `tuff store repair` corrects what it can");
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

@@ -521,6 +521,9 @@ fn damaged_content_is_not_restored() {
         };
         let (report, target) = restore(true, false);
         let problems = report.unwrap().problems;
+        let mut paths: Vec<_> = problems.iter().map(|problem| &problem.path).collect();
+        paths.dedup();
+        assert_eq!(paths.len(), problems.len(), "{problems:?}");
         for entry in fs::read_dir(&source).unwrap() {
             let entry = entry.unwrap();
             let is_listed = problems

@@ -372,9 +372,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Records why a file is incomplete. If this ends the extraction, the partial file is removed.
+    /// Records why a file is incomplete, once for each file. If this ends the extraction, the partial file is removed.
     fn fail(&mut self, task: &Arc<Task>, error: Error) {
-        task.damaged.store(true, Release);
+        let is_listed = task.damaged.swap(true, AcqRel);
+        if is_listed && !self.shared.ends(&error) {
+            return;
+        }
         if self.shared.ends(&error) {
             task.failed.store(true, Release);
         }
