@@ -14,6 +14,7 @@
 pub mod cgroup;
 pub mod device;
 pub mod helper;
+pub(crate) mod link;
 pub mod machine;
 pub(crate) mod process;
 pub mod root;

@@ -4,6 +4,7 @@ use super::helper;
 use crate::{At, Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -55,6 +56,13 @@ impl Place {
         edit(&mut command);
         helper::run(&mut command, 0, TIME_LIMIT).map_err(Error::Command)
     }
+}
+
+/// Returns a free address of the loopback interface, for the server that a message names.
+pub(crate) fn free_address(server: &str) -> Result<SocketAddr> {
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let free = free.and_then(|listener| listener.local_addr());
+    free.at("find a port for", Path::new(server))
 }
 
 /// Process in the background. Dropping it ends the process.

@@ -11,7 +11,6 @@
 
 mod containerd;
 mod definition;
-mod link;
 mod origin;
 mod registry;
 mod report;
@@ -20,6 +19,7 @@ mod ways;
 
 use crate::definition::Definition as _;
 use crate::engines::version;
+use crate::measure::link::{Link, LinkConditions};
 use crate::measure::process::Place;
 use crate::measure::workspace::{self, Work};
 use crate::measure::{helper, stop};
@@ -28,7 +28,6 @@ use crate::record::state::CellState;
 use crate::record::{Header, Labels, Line, labels};
 use crate::{At, Error, Result};
 use definition::{Cell, Definition, Kind, Way};
-use link::{Link, LinkConditions};
 use origin::Origin;
 use registry::{Registry, text, warm};
 use sample::{Bench, drop_caches};

@@ -1,11 +1,11 @@
 //! Registry of the images: processes that serve a folder, and reads from them.
 
-use crate::measure::process::{Daemon, Place};
+use crate::measure::process::{Daemon, Place, free_address};
 use crate::{At, Error, Result};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use tuff_testkit::registry::digest;
 
@@ -31,9 +31,7 @@ impl Registry {
         } else {
             "registry"
         };
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-        let free = free.and_then(|listener| listener.local_addr());
-        let address = free.at("find a port for", Path::new(name))?;
+        let address = free_address(name)?;
         let (store, tls) = (place.dir.join("registry"), place.dir.join("tls"));
         let mut text = format!(
             "version: 0.1\nlog: {{level: error, accesslog: {{disabled: {}}}}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp:\n  addr: {address}\n",

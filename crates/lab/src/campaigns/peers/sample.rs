@@ -1,11 +1,11 @@
 //! One sample: a first start out of nothing, then all files, a second start, and one without the registry.
 
 use super::definition::{Cell, Image};
-use super::link::{Link, Traffic};
 use super::origin::Mounter;
 use super::registry::{Registry, exchange};
 use crate::campaigns::serve::server::used_by;
 use crate::campaigns::start::rooted::Rooted;
+use crate::measure::link::{Link, Traffic};
 use crate::measure::stop;
 use crate::{At, Error, Result};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Bench<'_> {
             put("median_ms", millis(starts[starts.len() / 2].answer_time));
         }
         let passed = link.traffic();
-        put("sent_bytes", passed.bytes as f64);
+        put("sent_bytes", passed.down_bytes as f64);
         put("connections", passed.connections as f64);
         put("requests", self.requests(&passed, count_before));
         if self.cell.requests_per_second.is_some() {
@@ -120,7 +120,7 @@ impl Bench<'_> {
             let begin = Instant::now();
             sampled.content = Some(read_all(root)?);
             put("all_ms", millis(begin.elapsed()));
-            put("all_bytes", link.traffic().bytes as f64);
+            put("all_bytes", link.traffic().down_bytes as f64);
             let used = self.used();
             let cpu = |values: &Values| values.get("daemon_cpu_us").copied().unwrap_or(0.0);
             put("all_cpu_us", cpu(&used) - cpu(before));

@@ -1,6 +1,7 @@
 //! Definition of the campaign: programs with their settings, and the cells in which they are compared.
 
 use crate::definition::{self, check_unique};
+use crate::record::Bar;
 use serde::Deserialize;
 use std::fmt;
 
@@ -19,6 +20,8 @@ pub(super) struct Definition {
     pub(super) verified: Vec<u32>,
     /// Smallest memory of the control group in cells of many files. Unit: MiB.
     pub(super) memory_mib: u64,
+    #[serde(default)]
+    pub(super) bars: Vec<Bar>,
     #[serde(rename = "way")]
     pub(super) ways: Vec<Way>,
 }
@@ -37,6 +40,9 @@ pub(super) struct Way {
     pub(super) encryption: String,
     /// Number of days of which the program makes a backup. All if it is None.
     days: Option<u32>,
+    /// True for a store in a bucket, in cells that have one.
+    #[serde(skip)]
+    pub(super) is_in_bucket: bool,
 }
 
 /// Program that makes backups.
@@ -65,6 +71,15 @@ impl Way {
         levels.iter().map(at).collect()
     }
 
+    /// Returns the way with a store in a bucket, for the first two days. None if the program has none there.
+    pub(super) fn in_bucket(&self) -> Option<Way> {
+        matches!(self.kind, Kind::Tuff | Kind::Restic | Kind::Kopia).then(|| Way {
+            is_in_bucket: true,
+            days: Some(2),
+            ..self.clone()
+        })
+    }
+
     /// Returns the last day, counted from 0, of which the program makes a backup.
     pub(super) fn last_day(&self, days: u32) -> u32 {
         self.days.unwrap_or(days).min(days) - 1
@@ -90,8 +105,24 @@ pub(super) enum Cell {
     Repair,
     /// Removal of all snapshots but a few.
     Prune,
+    /// Step with a store in a bucket.
+    Bucket(BucketStep),
     /// Step with a tree of many files, in a control group.
     Files(Shape, Step),
+}
+
+/// Step of a cell with a store in a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BucketStep {
+    /// First backup, of the first day.
+    First,
+    /// Backup of the second day.
+    Day,
+    /// Backup of the second day once more.
+    Unchanged,
+    RestoreFile,
+    /// Removal of the snapshot of the first day.
+    Prune,
 }
 
 /// State of the page cache before a backup.
@@ -130,7 +161,21 @@ impl Cell {
     /// Returns all cells of a number of days in the order of their measurement.
     pub(super) fn all(days: u32, has_files: bool) -> Vec<Cell> {
         let mut cells = vec![Cell::Levels];
-        cells.extend((0..days).map(Cell::Day));
+        for day in 0..days {
+            cells.push(Cell::Day(day));
+            // Trees of days only follow one another.
+            let steps: &[BucketStep] = match day {
+                0 => &[BucketStep::First],
+                1 => &[
+                    BucketStep::Day,
+                    BucketStep::Unchanged,
+                    BucketStep::RestoreFile,
+                    BucketStep::Prune,
+                ],
+                _ => &[],
+            };
+            cells.extend(steps.iter().copied().map(Cell::Bucket));
+        }
         cells.extend([
             Cell::Unchanged(Cache::Warm),
             Cell::Unchanged(Cache::Cold),
@@ -155,17 +200,18 @@ impl Cell {
     pub(super) fn task(self) -> &'static str {
         match self {
             Cell::Levels => "levels",
-            Cell::Day(0) => "first backup",
-            Cell::Day(_) => "day with changes",
+            Cell::Day(0) | Cell::Bucket(BucketStep::First) => "first backup",
+            Cell::Day(_) | Cell::Bucket(BucketStep::Day) => "day with changes",
             Cell::Unchanged(Cache::Warm) => "no changes, warm",
             Cell::Unchanged(Cache::Cold) => "no changes, cold",
-            Cell::RestoreFile => "restore one file",
+            Cell::Bucket(BucketStep::Unchanged) => "no changes",
+            Cell::RestoreFile | Cell::Bucket(BucketStep::RestoreFile) => "restore one file",
             Cell::RestoreAll => "restore everything",
             Cell::Mount(Server::Fuse) => "mount",
             Cell::Mount(Server::Kernel) => "mount, kernel",
             Cell::Check => "check",
             Cell::Repair => "repair",
-            Cell::Prune => "prune",
+            Cell::Prune | Cell::Bucket(BucketStep::Prune) => "prune",
             Cell::Files(_, Step::Backup) => "files: backup",
             Cell::Files(_, Step::Check) => "files: check",
             Cell::Files(_, Step::Mount) => "files: mount",
@@ -178,6 +224,7 @@ impl Cell {
         match self {
             Cell::Day(day) => day + 1..=day + 1,
             Cell::Levels | Cell::Files(..) => 1..=1,
+            Cell::Bucket(BucketStep::First | BucketStep::Day) => 1..=1,
             _ => 1..=count,
         }
     }
@@ -198,6 +245,13 @@ impl fmt::Display for Cell {
             Cell::Check => f.write_str("check"),
             Cell::Repair => f.write_str("repair"),
             Cell::Prune => f.write_str("prune"),
+            Cell::Bucket(step) => f.write_str(match step {
+                BucketStep::First => "bucket-first",
+                BucketStep::Day => "bucket-day",
+                BucketStep::Unchanged => "bucket-unchanged",
+                BucketStep::RestoreFile => "bucket-restore-file",
+                BucketStep::Prune => "bucket-prune",
+            }),
             Cell::Files(shape, step) => {
                 let shape = match shape {
                     Shape::Spread => "spread",
@@ -240,8 +294,11 @@ mod tests {
     #[test]
     fn cells_have_names_of_their_own_in_the_order_of_the_days() {
         let names: Vec<String> = Cell::all(30, true).iter().map(Cell::to_string).collect();
-        assert_eq!(names[..2], ["levels", "day-00"]);
-        assert_eq!(names[30], "day-29");
+        assert_eq!(
+            names[..5],
+            ["levels", "day-00", "bucket-first", "day-01", "bucket-day"]
+        );
+        assert_eq!(names[35], "day-29");
         assert_eq!(names.last().unwrap(), "files-one-prune");
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         check_unique("cell", &names).unwrap();
@@ -263,5 +320,6 @@ mod tests {
         let levels: Vec<String> = way.at_all_levels().into_iter().map(|w| w.level).collect();
         assert_eq!(levels, ["zstd", "lz4"]);
         assert_eq!([1, 30].map(|days| way.last_day(days)), [0, 29]);
+        assert!(way.in_bucket().is_none());
     }
 }

@@ -6,8 +6,10 @@
 //! ```
 //!
 //! `benchmarks/store` gets and builds the other programs outside the project. A sample counts only if the backup gives back its source: the
-//! store is restored and compared after some days, and each restore that is measured is compared, too.
+//! store is restored and compared after some days, and each restore that is measured is compared, too. Some cells have the store in a
+//! bucket, and count requests and bytes.
 
+mod bucket;
 mod days;
 mod definition;
 mod program;
@@ -23,7 +25,7 @@ use crate::record::state::CellState;
 use crate::record::{Header, Labels, Line, labels};
 use crate::{At, Error, Result};
 use days::{Days, Scale};
-use definition::{Cell, Definition, Way};
+use definition::{BucketStep, Cache, Cell, Definition, Way};
 use std::path::{Path, PathBuf};
 use task::{Bench, Sampled};
 
@@ -31,8 +33,6 @@ pub(crate) use report::{plot, render};
 
 /// Text of the definition in `benchmarks/definitions`.
 const DEFINITION: &str = include_str!("../../../../../benchmarks/definitions/store/days.toml");
-/// Kind of place of a store, a label of all samples.
-const PLACE: &str = "directory";
 
 /// Measure daily backups beside restic, kopia, borg and DwarFS
 ///
@@ -130,6 +130,7 @@ fn ways_of(cell: Cell, ways: &[Way], days: u32) -> Vec<Way> {
             let is_in = |way: &&Way| way.last_day(days) + 1 == days;
             ways.iter().filter(is_in).cloned().collect()
         }
+        Cell::Bucket(_) => ways.iter().filter_map(Way::in_bucket).collect(),
         Cell::Mount(definition::Server::Kernel) => {
             let is_ours = |way: &&Way| way.kind == definition::Kind::Tuff;
             ways.iter().filter(is_ours).cloned().collect()
@@ -140,7 +141,11 @@ fn ways_of(cell: Cell, ways: &[Way], days: u32) -> Vec<Way> {
 
 /// Returns the labels of a way in a cell.
 fn label(cell: Cell, way: &Way) -> Labels {
-    let mut labels = labels([("task", cell.task()), ("way", &way.name), ("place", PLACE)]);
+    let place = match way.is_in_bucket {
+        true => "bucket",
+        false => "directory",
+    };
+    let mut labels = labels([("task", cell.task()), ("way", &way.name), ("place", place)]);
     let mut put = |name: &str, value: String| _ = labels.insert(name.to_owned(), value);
     match cell {
         Cell::Levels => put("level", way.level.clone()),
@@ -219,6 +224,9 @@ pub fn run(conditions: &Conditions, emit: Emit<'_>) -> Result<bool> {
         conditions.selection.way.as_ref(),
     )?;
     let ways: Vec<Way> = ways.into_iter().cloned().collect();
+    for bar in &definition.bars {
+        emit(&Line::Bar(bar.clone()))?;
+    }
     for way in &ways {
         let text = format!("level {}, encryption: {}", way.level, way.encryption);
         emit(&Line::note(labels([("way", &way.name)]), text))?;
@@ -288,31 +296,32 @@ fn sample(
     way: &Way,
     round: u32,
 ) -> Result<Sampled> {
-    if let Cell::Levels | Cell::Day(_) = cell {
-        let day = match cell {
-            Cell::Day(day) => day,
-            _ => 0,
-        };
+    let day = match cell {
+        Cell::Levels | Cell::Bucket(BucketStep::First) => Some(0),
+        Cell::Day(day) => Some(day),
+        Cell::Bucket(BucketStep::Day | BucketStep::Unchanged) => Some(1),
+        _ => None,
+    };
+    if let Some(day) = day {
         seek(bench.days, day)?;
-        return match cell {
-            Cell::Day(day) => bench.day(way, day),
-            _ => bench.level(way),
-        };
     }
-    if let Cell::Files(shape, step) = cell {
-        let count = conditions.files.unwrap_or_default();
-        return bench.files(way, shape, step, count);
-    }
-    let last = way.last_day(conditions.days);
-    let state = CellState::open(&bench.state, &Cell::Day(last).to_string())?;
-    let day = Cell::Day(last);
-    if !day
-        .rounds(1)
-        .all(|round| state.has(&label(day, way), round))
-    {
-        return Err(Error::Usage(format!("cell {day} comes first")));
+    if let Some(made) = store_of(cell, way, conditions.days) {
+        let state = CellState::open(&bench.state, &made.to_string())?;
+        let has = |round| state.has(&label(made, way), round);
+        if !made.rounds(1).all(has) {
+            return Err(Error::Usage(format!("cell {made} comes first")));
+        }
     }
     match cell {
+        Cell::Levels => bench.level(way),
+        Cell::Day(day) => bench.day(way, day),
+        Cell::Bucket(step) => match step {
+            BucketStep::First => bench.day(way, 0),
+            BucketStep::Day => bench.day(way, 1),
+            BucketStep::Unchanged => bench.unchanged(way, Cache::Warm, round),
+            BucketStep::RestoreFile => bench.restore(way, Some(Path::new(days::FILE))),
+            BucketStep::Prune => bench.prune(way, round),
+        },
         Cell::Unchanged(cache) => bench.unchanged(way, cache, round),
         Cell::RestoreFile => bench.restore(way, Some(Path::new(days::FILE))),
         Cell::RestoreAll => bench.restore(way, None),
@@ -320,7 +329,19 @@ fn sample(
         Cell::Check => bench.check(way),
         Cell::Repair => bench.repair(way),
         Cell::Prune => bench.prune(way, round),
-        Cell::Levels | Cell::Day(_) | Cell::Files(..) => unreachable!("returned above"),
+        Cell::Files(shape, step) => {
+            bench.files(way, shape, step, conditions.files.unwrap_or_default())
+        }
+    }
+}
+
+/// Returns the cell that leaves the store with which a cell begins. None for a new store, and for cells that look for it themselves.
+fn store_of(cell: Cell, way: &Way, days: u32) -> Option<Cell> {
+    match cell {
+        Cell::Levels | Cell::Day(_) | Cell::Files(..) | Cell::Bucket(BucketStep::First) => None,
+        Cell::Bucket(BucketStep::Day) => Some(Cell::Bucket(BucketStep::First)),
+        Cell::Bucket(_) => Some(Cell::Bucket(BucketStep::Day)),
+        _ => Some(Cell::Day(way.last_day(days))),
     }
 }
 
@@ -361,6 +382,10 @@ mod tests {
         assert_eq!(
             days.map(|ways| ways.contains(&"DwarFS".to_owned())),
             [true, false]
+        );
+        assert_eq!(
+            order(Cell::Bucket(BucketStep::First)),
+            ["tuff", "restic", "kopia"]
         );
         let all = order(Cell::RestoreAll);
         assert_eq!(all.len(), 2 * definition.ways.len());

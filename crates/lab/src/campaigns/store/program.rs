@@ -2,8 +2,10 @@
 //!
 //! All of a program is in one folder: store, caches and configuration. A copy of the folder is a store of its own.
 
+use super::bucket::Bucket;
 use super::days::copy;
 use super::definition::{Kind, Way};
+use crate::measure::link::Traffic;
 use crate::measure::process::Place;
 use crate::measure::{self, Job, Usage, helper, workspace};
 use crate::{At, Error, Result};
@@ -11,6 +13,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Passphrase of stores that are encrypted.
@@ -93,15 +96,18 @@ impl Call {
 }
 
 /// Program with a store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Backup {
     way: Way,
     program: PathBuf,
-    bin: PathBuf,
+    /// Other programs.
+    place: Place,
     /// Folder of the store, caches and configuration.
     home: PathBuf,
     /// Tree of which backups are made.
     tree: PathBuf,
+    /// Bucket of the store. None for a directory, and until the store is created or opened.
+    bucket: Option<Rc<Bucket>>,
 }
 
 impl Backup {
@@ -121,12 +127,14 @@ impl Backup {
             Kind::Borg => bin.join("borg"),
             Kind::Dwarfs => bin.join("mkdwarfs"),
         };
-        program.exists().then(|| Backup {
+        let has_server = !way.is_in_bucket || bin.join("versitygw").exists();
+        (program.exists() && has_server).then(|| Backup {
             way: way.clone(),
             program,
-            bin,
+            place: place.clone(),
             home,
             tree,
+            bucket: None,
         })
     }
 
@@ -144,12 +152,33 @@ impl Backup {
         self.home.join("store")
     }
 
+    /// Returns the place of the store as Tuff names it.
+    fn location(&self) -> PathBuf {
+        match self.bucket {
+            Some(_) => Bucket::url().into(),
+            None => self.store(),
+        }
+    }
+
+    /// Returns the place of the store as kopia names it.
+    fn kopia_location(&self) -> Vec<OsString> {
+        match &self.bucket {
+            Some(bucket) => bucket.options(),
+            None => vec!["filesystem".into(), "--path".into(), self.store().into()],
+        }
+    }
+
     fn call<I: Into<OsString>>(&self, words: impl IntoIterator<Item = I>) -> Call {
         let home = |name: &str| self.home.join(name).into_os_string();
-        let environment = match self.way.kind {
-            Kind::Tuff | Kind::Dwarfs => vec![],
+        let repository = match &self.bucket {
+            Some(bucket) => bucket.url_at_server(),
+            None => home("store"),
+        };
+        let mut environment = match self.way.kind {
+            Kind::Tuff => vec![("XDG_CACHE_HOME", home("cache"))],
+            Kind::Dwarfs => vec![],
             Kind::Restic => vec![
-                ("RESTIC_REPOSITORY", home("store")),
+                ("RESTIC_REPOSITORY", repository),
                 ("RESTIC_PASSWORD", PASSPHRASE.into()),
                 ("RESTIC_CACHE_DIR", home("cache")),
                 ("RESTIC_COMPRESSION", self.way.level.clone().into()),
@@ -170,6 +199,7 @@ impl Backup {
                 ("BORG_CHECK_I_KNOW_WHAT_I_AM_DOING", "YES".into()),
             ],
         };
+        environment.extend(self.bucket.iter().flat_map(|bucket| bucket.environment()));
         let call = Call {
             program: self.program.clone(),
             arguments: Vec::new(),
@@ -182,20 +212,21 @@ impl Backup {
     /// Returns a call of another program of the same place.
     fn other<I: Into<OsString>>(&self, name: &str, words: impl IntoIterator<Item = I>) -> Call {
         let mut call = self.call(words);
-        call.program = self.bin.join(name);
+        call.program = self.place.dir.join("bin").join(name);
         call
     }
 
     /// Makes an empty store in an empty folder.
-    pub(super) fn create(&self) -> Result<()> {
+    pub(super) fn create(&mut self) -> Result<()> {
         workspace::remove(&self.home)?;
         std::fs::create_dir_all(self.store()).at("create", &self.home)?;
+        self.serve()?;
         match self.way.kind {
             Kind::Tuff | Kind::Dwarfs => Ok(()),
             Kind::Restic => self.call(["init"]).run().map(drop),
             Kind::Kopia => {
-                let create = self.call(["repository", "create", "filesystem", "--path"]);
-                create.args([self.store()]).run()?;
+                let create = self.call(["repository", "create"]);
+                create.args(self.kopia_location()).run()?;
                 // Nothing is forgotten before `prune`.
                 let policy = self.call(["policy", "set", "--global", "--compression"]);
                 policy.args([&self.way.level]).run()?;
@@ -206,6 +237,29 @@ impl Backup {
                 self.call(encryption).run().map(drop)
             }
         }
+    }
+
+    /// Starts the object store of a store in a bucket.
+    fn serve(&mut self) -> Result<()> {
+        if self.way.is_in_bucket {
+            self.bucket = Some(Rc::new(Bucket::serve(&self.place, &self.store())?));
+        }
+        Ok(())
+    }
+
+    /// Opens a store that exists at its address, which kopia keeps: another one for each start of an object store.
+    pub(super) fn open(&mut self) -> Result<()> {
+        self.serve()?;
+        if self.way.kind == Kind::Kopia {
+            let connect = self.call(["repository", "connect"]);
+            connect.args(self.kopia_location()).run()?;
+        }
+        Ok(())
+    }
+
+    /// Returns what the program exchanged with its bucket since the last call. None for a directory.
+    pub(super) fn take_traffic(&self) -> Option<Traffic> {
+        self.bucket.as_ref().map(|bucket| bucket.take())
     }
 
     fn keep(&self, count: u32) -> Call {
@@ -219,14 +273,11 @@ impl Backup {
     pub(super) fn copied(&self, home: &Path) -> Result<Backup> {
         workspace::remove(home)?;
         copy(&self.home, home)?;
-        let copied = Backup {
+        let mut copied = Backup {
             home: home.to_owned(),
             ..self.clone()
         };
-        if self.way.kind == Kind::Kopia {
-            let connect = copied.call(["repository", "connect", "filesystem", "--path"]);
-            connect.args([copied.store()]).run()?;
-        }
+        copied.open()?;
         Ok(copied)
     }
 
@@ -234,7 +285,9 @@ impl Backup {
     pub(super) fn backup(&self, number: u32) -> Vec<Call> {
         let tree = self.tree.clone();
         let call = match self.way.kind {
-            Kind::Tuff => self.call(["backup", "--quiet"]).args([tree, self.store()]),
+            Kind::Tuff => self
+                .call(["backup", "--quiet"])
+                .args([tree, self.location()]),
             Kind::Restic => self.call(["backup", "--quiet", "--host=lab"]).args([tree]),
             Kind::Kopia => {
                 let words = ["snapshot", "create", "--no-progress"];
@@ -286,7 +339,7 @@ impl Backup {
         match self.way.kind {
             Kind::Tuff => {
                 let call = self.call(["store", "restore", "--quiet"]);
-                call.args([self.store(), target.to_owned()])
+                call.args([self.location(), target.to_owned()])
                     .args(file.map(full))
             }
             Kind::Restic => {
@@ -359,7 +412,7 @@ impl Backup {
     pub(super) fn mount(&self, newest: &str, point: &Path) -> Call {
         let point = point.to_owned();
         match self.way.kind {
-            Kind::Tuff => self.call(["store", "mount"]).args([self.store(), point]),
+            Kind::Tuff => self.call(["store", "mount"]).args([self.location(), point]),
             Kind::Restic => self.call(["mount"]).args([point]),
             Kind::Kopia => self.call(["mount", newest]).args([point]),
             Kind::Borg => {
@@ -376,7 +429,7 @@ impl Backup {
     /// Returns the command that lets the kernel mount the newest snapshot. None if the program has none.
     pub(super) fn mount_by_kernel(&self, point: &Path) -> Option<Call> {
         let mount = || self.call(["store", "mount", "--kernel"]);
-        let paths = [self.store(), point.to_owned()];
+        let paths = [self.location(), point.to_owned()];
         (self.way.kind == Kind::Tuff).then(|| mount().args(paths))
     }
 
@@ -393,7 +446,7 @@ impl Backup {
         match self.way.kind {
             Kind::Tuff => self
                 .call(["store", "check", "--read-data", "100%"])
-                .args([self.store()]),
+                .args([self.location()]),
             Kind::Restic => self.call(["check", "--quiet", "--read-data"]),
             Kind::Kopia => self.call(["snapshot", "verify", "--verify-files-percent=100"]),
             Kind::Borg => self.call(["check", "--verify-data"]),
@@ -412,8 +465,8 @@ impl Backup {
         match self.way.kind {
             Kind::Tuff => {
                 let forget = self.call(["store", "forget", "--keep-last"]);
-                let forget = forget.args([keep.to_string()]).args([self.store()]);
-                let prune = self.call(["store", "prune"]).args([self.store()]);
+                let forget = forget.args([keep.to_string()]).args([self.location()]);
+                let prune = self.call(["store", "prune"]).args([self.location()]);
                 (self.has("forget") && self.has("prune")).then(|| vec![forget, prune])
             }
             Kind::Restic => Some(vec![self.call(["forget", "--quiet", "--prune", &last])]),
@@ -431,7 +484,7 @@ impl Backup {
     pub(super) fn repair(&self, damaged: &Path) -> Option<Vec<Call>> {
         match self.way.kind {
             Kind::Tuff => {
-                let repair = || self.call(["store", "repair"]).args([self.store()]);
+                let repair = || self.call(["store", "repair"]).args([self.location()]);
                 self.has("repair").then(|| vec![repair()])
             }
             Kind::Restic => {

@@ -16,22 +16,32 @@ const ADDED: Figure = Figure::new("added_bytes", "added, MiB", MIB);
 const FREED: Figure = Figure::new("freed_bytes", "freed, MiB", MIB);
 const FIRST_BYTE: Figure = Figure::new("first_byte_ms", "first byte, s", 1e3);
 const FOUND: Figure = Figure::new("found_ms", "damage found, s", 1e3);
+const REQUESTS: Figure = Figure::new("requests", "requests", 1.0);
+const SENT: Figure = Figure::new("sent_bytes", "sent, MB", 1e6);
+const RECEIVED: Figure = Figure::new("received_bytes", "received, MB", 1e6);
+const TRAFFIC: Figure = Figure::new("traffic_bytes", "sent and received, MB", 1e6);
+const OBJECTS: Figure = Figure::new("store_bytes", "store, MB", 1e6);
 const LOST: Figure = Figure::new("lost_files", "files lost", 1.0);
 
 type Only = &'static [(&'static str, &'static str)];
 
 /// Titles of the tables, with the samples, the labels of rows and the figures of each.
-const TABLES: [(&str, Only, &[&str], &[Figure]); 16] = [
+const TABLES: [(&str, Only, &[&str], &[Figure]); 18] = [
     (
         "Levels: first backup",
         &[("task", "levels")],
         &["way", "level"],
         &[CPU, WALL, DISK],
     ),
-    ("First backup", &[("task", "first backup")], WAY, COST),
+    (
+        "First backup",
+        &[("task", "first backup"), DIRECTORY],
+        WAY,
+        COST,
+    ),
     (
         "A day with changes, median of the days",
-        &[("task", "day with changes")],
+        &[("task", "day with changes"), DIRECTORY],
         WAY,
         COST,
     ),
@@ -49,7 +59,7 @@ const TABLES: [(&str, Only, &[&str], &[Figure]); 16] = [
     ),
     (
         "Restore of one file",
-        &[("task", "restore one file")],
+        &[("task", "restore one file"), DIRECTORY],
         WAY,
         COST,
     ),
@@ -80,10 +90,17 @@ const TABLES: [(&str, Only, &[&str], &[Figure]); 16] = [
     ),
     (
         "Prune",
-        &[("task", "prune")],
+        &[("task", "prune"), DIRECTORY],
         WAY,
         &[WALL, CPU, MEMORY, FREED, DISK],
     ),
+    (
+        "Store in a bucket: requests and bytes",
+        &[BUCKET],
+        TASK,
+        &[REQUESTS, SENT, RECEIVED, OBJECTS],
+    ),
+    ("Store in a bucket: time and memory", &[BUCKET], TASK, COST),
     (
         "Many files: backup",
         &[("task", "files: backup")],
@@ -109,7 +126,10 @@ const TABLES: [(&str, Only, &[&str], &[Figure]); 16] = [
         FILES,
     ),
 ];
+const DIRECTORY: (&str, &str) = ("place", "directory");
+const BUCKET: (&str, &str) = ("place", "bucket");
 const WAY: &[&str] = &["way"];
+const TASK: &[&str] = &["task", "way"];
 const SHAPE: &[&str] = &["shape", "way"];
 const COST: &[Figure] = &[WALL, CPU, MEMORY];
 const UNCHANGED: &[Figure] = &[WALL, CPU, MEMORY, ADDED];
@@ -140,13 +160,13 @@ pub(crate) fn render(record: &Record) -> String {
             let _ = write!(out, "\n**{title}**\n{text}");
         }
     }
-    out + &table::notes(record)
+    out + &table::bars(record, &[REQUESTS, TRAFFIC]) + &table::notes(record)
 }
 
-/// Returns the number of days after which a sample shows the store, if it is one of a backup of a day.
+/// Returns the number of days after which a sample shows the store, if it is one of a backup of a day into a directory.
 fn days(sample: &Sample) -> Option<u32> {
-    let task = sample.cell.get("task").map_or("", String::as_str);
-    matches!(task, "first backup" | "day with changes").then_some(sample.round)
+    let is_backup = matches!(label(sample, "task"), "first backup" | "day with changes");
+    (is_backup && label(sample, "place") == DIRECTORY.1).then_some(sample.round)
 }
 
 fn label<'s>(sample: &'s Sample, name: &str) -> &'s str {
@@ -244,7 +264,16 @@ mod tests {
             sample("day with changes", "tuff", 10, 2000.0, 110.0),
             sample("day with changes", "restic", 10, 3000.0, 220.0),
         ];
-        Record::collect(lines).unwrap()
+        let traffic = |way, requests: f64, sent: f64| {
+            let cell = labels([("task", "first backup"), ("way", way), ("place", "bucket")]);
+            Line::sample(
+                cell,
+                1,
+                [("requests", requests), ("sent_bytes", sent * 1e6)],
+            )
+        };
+        let buckets = [traffic("tuff", 20.0, 100.0), traffic("restic", 30.0, 150.0)];
+        Record::collect(lines.into_iter().chain(buckets)).unwrap()
     }
 
     #[test]
@@ -255,6 +284,7 @@ mod tests {
             "| directory | restic | 200 (2.00) | 220 (2.00) | – |",
             "| tuff | 1.50 [1..2] (1.00) |",
             "| restic | 3 (2.00) |",
+            "| first backup | restic | 30 (1.50) | 150 (1.50) |",
         ] {
             assert!(text.contains(&format!("\n{row}\n")), "{row}: {text}");
         }

@@ -49,6 +49,20 @@ impl Sampled {
         self.put("foreign_ms", foreign);
     }
 
+    /// Measures commands of a program that run one after the other, and what they exchange with a bucket.
+    fn measure(&mut self, backup: &Backup, calls: &[Call]) -> Result<()> {
+        backup.take_traffic();
+        self.put_usage(&measure(calls)?);
+        if let Some(traffic) = backup.take_traffic() {
+            let (sent, received) = (traffic.up_bytes as f64, traffic.down_bytes as f64);
+            self.put("requests", traffic.requests as f64);
+            self.put("sent_bytes", sent);
+            self.put("received_bytes", received);
+            self.put("traffic_bytes", sent + received);
+        }
+        Ok(())
+    }
+
     fn put_size(&mut self, backup: &Backup) -> Result<()> {
         let (length, disk) = backup.size()?;
         self.put("store_bytes", length as f64);
@@ -75,7 +89,11 @@ pub(super) struct Bench<'a> {
 impl Bench<'_> {
     /// Returns the program of a way, with its store of all days.
     pub(super) fn program(&self, way: &Way) -> Option<Backup> {
-        let home = self.state.join("stores").join(&way.name);
+        let stores = match way.is_in_bucket {
+            true => "buckets",
+            false => "stores",
+        };
+        let home = self.state.join(stores).join(&way.name);
         Backup::new(way, self.place, self.tuff, home, self.days.tree())
     }
 
@@ -84,11 +102,20 @@ impl Bench<'_> {
             .ok_or_else(|| Error::Usage("benchmarks/store could not get the program".to_owned()))
     }
 
+    /// Returns the program of a way, whose store exists and is served if it is in a bucket.
+    fn opened(&self, way: &Way) -> Result<Backup> {
+        let mut backup = self.needed(way)?;
+        if way.is_in_bucket {
+            backup.open()?;
+        }
+        Ok(backup)
+    }
+
     /// Measures the first backup into a new store.
     pub(super) fn level(&self, way: &Way) -> Result<Sampled> {
         let home = self.scratch.join("level");
         let tree = self.days.tree();
-        let backup = Backup::new(way, self.place, self.tuff, home, tree)
+        let mut backup = Backup::new(way, self.place, self.tuff, home, tree)
             .ok_or_else(|| Error::Usage("benchmarks/store could not get the program".to_owned()))?;
         backup.create()?;
         let mut sampled = Sampled::default();
@@ -101,25 +128,29 @@ impl Bench<'_> {
 
     /// Measures the backup of a day, and compares it with the tree if the day is one of those that are verified.
     pub(super) fn day(&self, way: &Way, day: u32) -> Result<Sampled> {
-        let backup = self.needed(way)?;
+        let mut backup = self.needed(way)?;
         let generation = backup.home().join("generation");
         if day == 0 {
             backup.create()?;
             let number = self.days.generation().to_string();
             std::fs::write(&generation, number).at("write", &generation)?;
+        } else {
+            backup = self.opened(way)?;
         }
         self.is_same_tree(&backup)?;
         warm(&self.days.tree())?;
         let mut sampled = Sampled::default();
-        sampled.put_usage(&measure(&backup.backup(day))?);
+        sampled.measure(&backup, &backup.backup(day))?;
         sampled.put_size(&backup)?;
         if self.is_verified(way, day) {
             let source = self.source(day)?;
             let target = self.target()?;
-            backup.restore(&backup.newest()?, &target, None).run()?;
+            let kept = self.restored_from(backup)?;
+            kept.restore(&kept.newest()?, &target, None).run()?;
             let what = format!("day {day}");
-            sampled.notes = compared(way, &what, &source, &backup.below(&target))?;
+            sampled.notes = compared(way, &what, &source, &kept.below(&target))?;
             workspace::remove(&target)?;
+            workspace::remove(&self.copy())?;
         }
         Ok(sampled)
     }
@@ -170,8 +201,21 @@ impl Bench<'_> {
         Ok(target)
     }
 
+    /// Returns the folder for the copy of a store.
+    fn copy(&self) -> PathBuf {
+        self.scratch.join("copy")
+    }
+
     fn copied(&self, way: &Way) -> Result<Backup> {
-        self.needed(way)?.copied(&self.scratch.join("copy"))
+        self.opened(way)?.copied(&self.copy())
+    }
+
+    /// Returns the program from which a snapshot is restored: with a copy of a store in a bucket, because restored content stays in caches.
+    fn restored_from(&self, backup: Backup) -> Result<Backup> {
+        match backup.take_traffic() {
+            Some(_) => backup.copied(&self.copy()),
+            None => Ok(backup),
+        }
     }
 
     /// Measures a backup of the tree that the newest snapshot has.
@@ -184,7 +228,7 @@ impl Bench<'_> {
             Cache::Cold => workspace::forget_caches(backup.program())?,
         }
         let mut sampled = Sampled::default();
-        sampled.put_usage(&measure(&backup.backup(self.day_count + round))?);
+        sampled.measure(&backup, &backup.backup(self.day_count + round))?;
         let (_, after) = backup.size()?;
         sampled.put("added_bytes", after as f64 - before as f64);
         workspace::remove(backup.home())?;
@@ -193,7 +237,7 @@ impl Bench<'_> {
 
     /// Measures the restore of the newest snapshot or of a file of it, from a cold cache, and compares the result.
     pub(super) fn restore(&self, way: &Way, file: Option<&Path>) -> Result<Sampled> {
-        let backup = self.needed(way)?;
+        let backup = self.restored_from(self.opened(way)?)?;
         let day = way.last_day(self.day_count);
         let source = self.source(day)?;
         let newest = backup.newest()?;
@@ -206,13 +250,14 @@ impl Bench<'_> {
         let call = backup.restore(&newest, &target, file);
         workspace::forget_caches(backup.program())?;
         let mut sampled = Sampled::default();
-        sampled.put_usage(&measure(&[call])?);
+        sampled.measure(&backup, &[call])?;
         let root = backup.below(&target);
         match file {
             Some(file) => is_equal(&source, file, &root)?,
             None => sampled.notes = compared(way, "restore", &source, &root)?,
         }
         workspace::remove(&target)?;
+        workspace::remove(&self.copy())?;
         Ok(sampled)
     }
 
@@ -304,12 +349,13 @@ impl Bench<'_> {
     /// Measures the removal of two thirds of the snapshots. The newest one has to be restored thereafter.
     pub(super) fn prune(&self, way: &Way, round: u32) -> Result<Sampled> {
         let backup = self.copied(way)?;
-        let calls = backup.prune((self.day_count / 3).max(1));
+        let count = way.last_day(self.day_count) + 1;
+        let calls = backup.prune((count / 3).max(1));
         let calls =
             calls.ok_or_else(|| Error::Command("the program removes no snapshots".to_owned()))?;
         let (_, before) = backup.size()?;
         let mut sampled = Sampled::default();
-        sampled.put_usage(&measure(&calls)?);
+        sampled.measure(&backup, &calls)?;
         sampled.put_size(&backup)?;
         let (_, after) = backup.size()?;
         sampled.put("freed_bytes", before as f64 - after as f64);
@@ -335,7 +381,7 @@ impl Bench<'_> {
             .state
             .join(format!("files-{name}-{count}"))
             .join(&way.name);
-        let kept = Backup::new(way, self.place, self.tuff, home, tree.clone())
+        let mut kept = Backup::new(way, self.place, self.tuff, home, tree.clone())
             .ok_or_else(|| Error::Usage("benchmarks/store could not get the program".to_owned()))?;
         if step != Step::Backup && !kept.home().exists() {
             return Err(Error::Usage(format!(
@@ -348,7 +394,7 @@ impl Bench<'_> {
             let parent = cgroup::parent()
                 .ok_or_else(|| Error::Usage("this machine limits no memory".to_owned()))?;
             let group = Group::create(&parent, Some(limit))?;
-            match self.files_within(&kept, step, &group, &tree) {
+            match self.files_within(&mut kept, step, &group, &tree) {
                 Ok(mut sampled) => {
                     sampled.put("limit_bytes", limit as f64);
                     return Ok(sampled);
@@ -362,7 +408,7 @@ impl Bench<'_> {
 
     fn files_within(
         &self,
-        kept: &Backup,
+        kept: &mut Backup,
         step: Step,
         group: &Group,
         tree: &Path,

@@ -1,4 +1,4 @@
-//! Emulated link between clients and the registry: a TCP proxy on a port of the loopback interface.
+//! Emulated link between clients and a server: a TCP proxy on a port of the loopback interface.
 //!
 //! | property | emulation |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | rate | all connections share one downlink, first in first out, with 54 bytes of headers for each 1460 bytes |
 //! | window | a connection has at most 4 MiB in flight; with slow start 14,600 bytes at first, and more with each acknowledgement |
 //! | cold mirror | the header `Range` of requests for a blob is left out for a time after the first of them |
-//! | limit | more requests in a second are answered with 429 |
+//! | limit | more requests in a second are answered with 429; requests have no body |
 //!
 //! The last two, and the number of requests, need HTTP/1.1 in clear. With TLS bytes pass as they are.
 
@@ -43,36 +43,52 @@ const TOO_MANY: &[u8] =
 
 /// Properties of a link.
 #[derive(Clone, Debug)]
-pub(super) struct LinkConditions {
+pub(crate) struct LinkConditions {
     /// Time of a round trip.
-    pub(super) round_trip: Duration,
+    pub(crate) round_trip: Duration,
     /// Rate of the downlink in Mbit/s.
-    pub(super) mbit: f64,
+    pub(crate) mbit: f64,
     /// True for the slow start of TCP.
-    pub(super) slow_start: bool,
+    pub(crate) slow_start: bool,
     /// Time for which a mirror sends whole blobs.
-    pub(super) cold: Option<Duration>,
+    pub(crate) cold: Option<Duration>,
     /// Requests in a second.
-    pub(super) limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
     /// True for connections with TLS.
-    pub(super) is_encrypted: bool,
+    pub(crate) is_encrypted: bool,
+}
+
+impl Default for LinkConditions {
+    /// Link without a delay or a limit, in clear.
+    fn default() -> LinkConditions {
+        LinkConditions {
+            round_trip: Duration::ZERO,
+            mbit: f64::INFINITY,
+            slow_start: false,
+            cold: None,
+            limit: None,
+            is_encrypted: false,
+        }
+    }
 }
 
 /// Bytes, requests and connections that passed a link.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     /// Bytes sent to clients.
-    pub(super) bytes: u64,
+    pub(crate) down_bytes: u64,
+    /// Bytes received from clients.
+    pub(crate) up_bytes: u64,
     /// Requests. 0 with TLS.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
     /// Connections that were opened.
-    pub(super) connections: u64,
+    pub(crate) connections: u64,
     /// Requests answered with 429.
-    pub(super) refused: u64,
+    pub(crate) refused: u64,
 }
 
 /// Link to a server. Dropping it closes all connections.
-pub(super) struct Link {
+pub(crate) struct Link {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -100,7 +116,7 @@ type Parcel = (Instant, Vec<u8>);
 
 impl Link {
     /// Opens a link to a server, on a free port of `address`.
-    pub(super) fn open(
+    pub(crate) fn open(
         address: &str,
         server: SocketAddr,
         conditions: LinkConditions,
@@ -134,17 +150,17 @@ impl Link {
     }
 
     /// Returns the address for clients.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Returns what passed since the last call, and counts from zero again.
-    pub(super) fn take(&self) -> Traffic {
+    pub(crate) fn take(&self) -> Traffic {
         std::mem::take(&mut self.shared.lock().traffic)
     }
 
     /// Returns what passed since the last call of [`Link::take`].
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> Traffic {
         self.shared.lock().traffic
     }
 }
@@ -208,8 +224,11 @@ impl Shared {
         let round_trip = self.conditions.round_trip;
         let mut buffer = vec![0; CHUNK];
         let mut head = Vec::new();
+        // Bytes of the body of the last request that are yet to come.
+        let mut body = 0;
         while let Ok(length @ 1..) = client.read(&mut buffer) {
             let arrives = Instant::now().max(opened + round_trip) + round_trip / 2;
+            self.lock().traffic.up_bytes += length as u64;
             if self.conditions.is_encrypted {
                 if up.send((arrives, buffer[..length].to_vec())).is_err() {
                     return;
@@ -217,9 +236,21 @@ impl Shared {
                 continue;
             }
             head.extend_from_slice(&buffer[..length]);
-            while let Some(end) = head.windows(HEAD_END.len()).position(|w| w == HEAD_END) {
+            loop {
+                if body > 0 && !head.is_empty() {
+                    let rest = head.split_off(body.min(head.len()));
+                    let content = std::mem::replace(&mut head, rest);
+                    body -= content.len();
+                    if up.send((arrives, content)).is_err() {
+                        return;
+                    }
+                }
+                let Some(end) = head.windows(HEAD_END.len()).position(|w| w == HEAD_END) else {
+                    break;
+                };
                 let rest = head.split_off(end + HEAD_END.len());
                 let request = std::mem::replace(&mut head, rest);
+                body = body_length(&request);
                 let sent = match self.request(&request) {
                     Some(request) => up.send((arrives, request)),
                     None => answers.send((arrives + round_trip / 2, TOO_MANY.to_vec())),
@@ -282,7 +313,7 @@ impl Shared {
                 let bits = 8.0 * (length as u64 + packets * PACKET.1) as f64;
                 let time = Duration::from_secs_f64(bits * 1e-6 / self.conditions.mbit);
                 state.free = state.free.max(Instant::now()) + time;
-                state.traffic.bytes += length as u64;
+                state.traffic.down_bytes += length as u64;
                 state.free
             };
             window.sent(length, sent + round_trip);
@@ -296,6 +327,15 @@ impl Shared {
         }
         let _ = down.send((Instant::now(), Vec::new()));
     }
+}
+
+/// Returns the length of the body of a request, which its head states.
+fn body_length(head: &[u8]) -> usize {
+    let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+    let value = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:"));
+    value.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Congestion window of a connection, at the sender.
@@ -374,10 +414,7 @@ mod tests {
         LinkConditions {
             round_trip: Duration::from_millis(40),
             mbit: 80.0,
-            slow_start: false,
-            cold: None,
-            limit: None,
-            is_encrypted: false,
+            ..LinkConditions::default()
         }
     }
 
@@ -434,8 +471,26 @@ mod tests {
         );
         let traffic = link.take();
         assert_eq!((traffic.requests, traffic.connections), (2, 1));
-        assert!(traffic.bytes > 1 << 20);
+        assert!(traffic.down_bytes > 1 << 20);
         assert_eq!(link.traffic().requests, 0);
+    }
+
+    #[test]
+    fn bodies_of_requests_pass_and_hold_no_requests() {
+        let server = server();
+        let link = open(&server, LinkConditions::default());
+        // The body is longer than a head may be, and has what ends one.
+        let body = RANGE.repeat(2000);
+        let head = format!(
+            "GET /v2/a/blobs/b HTTP/1.1\r\nHost: x\r\nRange: bytes=0-9\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let request = format!("{head}{body}");
+        let answers = ask(&link, &[&request, RANGE]);
+        assert_eq!(answers, [("206".into(), 10), ("206".into(), 10)]);
+        let traffic = link.take();
+        assert_eq!(traffic.requests, 2);
+        assert_eq!(traffic.up_bytes as usize, request.len() + RANGE.len());
     }
 
     #[test]
