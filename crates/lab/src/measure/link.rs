@@ -15,6 +15,7 @@ use crate::{At, Result};
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -108,7 +109,8 @@ struct State {
     first: HashMap<String, Instant>,
     /// Times of the requests of the last second, with a limit.
     recent: VecDeque<Instant>,
-    connections: Vec<TcpStream>,
+    /// Both ends of each open connection.
+    connections: Vec<[TcpStream; 2]>,
 }
 
 /// Bytes and the time of their arrival. No bytes end the direction.
@@ -168,7 +170,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
-        for stream in self.shared.lock().connections.drain(..) {
+        for stream in self.shared.lock().connections.drain(..).flatten() {
             let _ = stream.shutdown(Shutdown::Both);
         }
         // The thread that accepts connections sees the flag with the next one.
@@ -199,10 +201,12 @@ impl Shared {
         else {
             return;
         };
+        // The descriptor is the connection's own as long as it is open.
+        let id = kept_client.as_raw_fd();
         {
             let mut state = self.lock();
             state.traffic.connections += 1;
-            state.connections.extend([kept_client, kept_server]);
+            state.connections.push([kept_client, kept_server]);
         }
         let (up, at_server) = sync_channel(CHUNKS_MAX);
         let (down, at_client) = sync_channel(CHUNKS_MAX);
@@ -211,6 +215,8 @@ impl Shared {
         let (shared, answers) = (Arc::clone(&self), down.clone());
         std::thread::spawn(move || shared.pass_requests(opened, from_client, &up, &answers));
         self.pass_answers(server, &down);
+        let is_other = |ends: &[TcpStream; 2]| ends[0].as_raw_fd() != id;
+        self.lock().connections.retain(is_other);
     }
 
     /// Passes what a client sends.
@@ -491,6 +497,21 @@ mod tests {
         let traffic = link.take();
         assert_eq!(traffic.requests, 2);
         assert_eq!(traffic.up_bytes as usize, request.len() + RANGE.len());
+    }
+
+    #[test]
+    fn connections_that_are_closed_are_not_kept() {
+        let server = server();
+        let link = open(&server, LinkConditions::default());
+        for _ in 0..20 {
+            ask(&link, &[RANGE]);
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while !link.shared.lock().connections.is_empty() {
+            assert!(Instant::now() < end, "connections stay open");
+            sleep_until(Instant::now() + Duration::from_millis(5));
+        }
+        assert_eq!(link.take().connections, 20);
     }
 
     #[test]
