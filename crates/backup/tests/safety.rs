@@ -343,13 +343,14 @@ fn b22_series_do_not_displace_each_other() {
 fn b23_forged_snapshots_displace_no_real_one() {
     let scratch = Scratch::new("backup-b23");
     let (_, store) = saved(&scratch);
-    let today = now() / DAY * DAY - 10 * DAY;
+    // The same distance from now at any time of the day.
+    let start = now() - 10 * DAY;
     let real: Vec<u32> = (0..10)
-        .map(|day| forge(&store, 1, "real", today + day * DAY + 12 * HOUR))
+        .map(|day| forge(&store, 1, "real", start + day * DAY))
         .collect();
     Store::open_to_write(&store).unwrap().forget(1).unwrap();
     for day in 0..30 {
-        forge(&store, real[0], "real", today + day * DAY + 23 * HOUR);
+        forge(&store, real[0], "real", start + day * DAY + 11 * HOUR);
     }
     let policy = Policy {
         last: 5,

@@ -557,7 +557,7 @@ fn damaged_content_is_not_restored() {
 
 /// B1 and B2: an error of the store ends a run without a snapshot; the next one stores what is missing.
 #[test]
-fn a_full_disk_ends_a_run_without_a_snapshot() {
+fn b1_a_full_disk_ends_a_run_without_a_snapshot() {
     let scratch = Scratch::new("backup-full");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir_all(at("disk")).unwrap();

@@ -117,7 +117,7 @@ fn mutations_of_one_file() {
 }
 
 #[test]
-fn damaged_archives_and_images_are_read_or_refused_in_bounded_memory() {
+fn b26_damaged_archives_and_images_are_read_or_refused_in_bounded_memory() {
     let scratch = Scratch::new("hostile-sources");
     let at = |name: &str| scratch.path().join(name);
     std::fs::create_dir_all(at("source/dir/below")).unwrap();

@@ -73,9 +73,9 @@ impl Base {
         let disk = Disk::new(&scratch.path().join("disk"), 256);
         let mut source = RandomSource::new(&scratch.path().join("source"), seed, 4);
         let store = scratch.path().join("first");
-        let method = [Method::Zstd, Method::Lz4, Method::Deflate];
+        let method = [Method::Zstd, Method::Lz4, Method::Deflate, Method::Lzma];
         let compression = StoreCompression {
-            method: method[(seed % 3) as usize],
+            method: method[(seed % 4) as usize],
             level: 1,
             cluster: [128 << 10, 16 << 10][(seed % 2) as usize],
         };

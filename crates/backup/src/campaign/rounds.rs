@@ -84,6 +84,7 @@ impl World {
         let (method, level) = match seed % 4 {
             0 => (Method::Lz4, 1),
             1 => (Method::Deflate, 1),
+            2 => (Method::Lzma, 1),
             _ => (Method::Zstd, 3),
         };
         let compression = StoreCompression {
@@ -140,12 +141,17 @@ impl World {
         done
     }
 
+    fn clock(&mut self) -> Fault {
+        Fault::Clock([-100_000, -10, 7200, 400_000][self.random.below(4)])
+    }
+
     fn fault(&mut self) -> Fault {
         match self.random.below(10) {
             0 | 1 => Fault::Killed(self.random.below(30) as u32),
             2 => Fault::Full([0, 5000, 100_000, 1_000_000][self.random.below(4)]),
             3 => Fault::Lost,
             4 => Fault::Undone,
+            5 => self.clock(),
             _ => Fault::None,
         }
     }
@@ -158,7 +164,7 @@ impl World {
         match self.random.below(10) {
             0..=5 => {
                 let fault = match self.random.below(10) {
-                    0 => Fault::Clock([-100_000, -10, 7200, 400_000][self.random.below(4)]),
+                    0 => self.clock(),
                     1 | 2 => Fault::Changes {
                         is_once: self.random.below(2) == 0,
                     },
