@@ -1,11 +1,13 @@
 //! Sources that are files: archives and images, whose trees are saved.
 
+use crate::files;
 use crate::seen::{self, FileState};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tuff_mkfs::{Error, Place, Result, Source};
+use tuff_store::retry;
 
 /// Archives and images of a run, by their canonical paths.
 #[derive(Default)]
@@ -23,7 +25,7 @@ pub(crate) struct OpenArchive {
 impl Archives {
     pub(crate) fn new(archives: &[(PathBuf, Source)]) -> Result<Self> {
         let canonical = |(path, source): &(PathBuf, Source)| {
-            let real = fs::canonicalize(path);
+            let real = retry(|| fs::canonicalize(path));
             let real =
                 real.map_err(|e| Error::io(Place::file(path.display()), "cannot find", e))?;
             Ok((real, source.clone()))
@@ -74,6 +76,6 @@ impl OpenArchive {
 }
 
 fn metadata(path: &Path) -> Result<fs::Metadata> {
-    let metadata = fs::metadata(path);
+    let metadata = files::metadata(path);
     metadata.map_err(|e| Error::io(Place::file(path.display()), "cannot examine", e))
 }

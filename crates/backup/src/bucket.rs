@@ -17,14 +17,15 @@ use crate::segment::{self, DIRECTORY_MAX, Directory, SegmentHeader};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tuff_mkfs::{Error, Place, Result};
-use tuff_store::ReadAt;
+use tuff_store::{ReadAt, retry};
 
 /// Name of the object that makes a place a store.
 pub(crate) const STORE: &str = "store.json";
@@ -192,9 +193,9 @@ impl Objects {
         for dir in ["segments", "snapshots", "pins"] {
             let dir_path = path.join(dir);
             let failed = |e| Error::io(Place::file(dir_path.display()), "cannot list", e);
-            for entry in fs::read_dir(&dir_path).map_err(failed)? {
-                let file = entry.map_err(failed)?.file_name();
-                let name = format!("{dir}/{}", file.to_string_lossy());
+            for file in files::list(&dir_path).map_err(failed)? {
+                let file = file.file_name().unwrap_or_default();
+                let name = format!("{dir}/{}", file.display());
                 if !objects.contains_key(&name) {
                     files::remove(&path.join(&name))?;
                 }
@@ -206,7 +207,7 @@ impl Objects {
         for object in objects.values().filter(|object| is_copied(&object.name)) {
             let file = path.join(&object.name);
             let is_known = copies.get(&object.name) == Some(&object.tag);
-            let len = fs::metadata(&file).map(|metadata| metadata.len());
+            let len = files::metadata(&file).map(|metadata| metadata.len());
             if !is_known || len.ok() != Some(object.len) {
                 self.copy(object, &file)?;
             }
@@ -491,7 +492,7 @@ impl ReadAt for Blocks {
             if offset < before + len {
                 let n = (before + len - offset).min(buf.len() as u64) as usize;
                 let at = part.start + offset - before;
-                return std::os::unix::fs::FileExt::read_at(&self.file, &mut buf[..n], at);
+                return retry(|| self.file.read_at(&mut buf[..n], at));
             }
             before += len;
         }

@@ -4,12 +4,13 @@
 //! [`step`] at a time: tests end a run before each of them.
 
 use crate::faults::is_lost;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use tuff_mkfs::{Error, Place, Result};
+use tuff_store::retry;
 
 /// Longest manifest, pin or header that is read. Unit: bytes.
 pub(crate) const TEXT_MAX: u64 = 16 << 20;
@@ -27,15 +28,17 @@ pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = write(path, bytes)?;
     step()?;
     if is_lost() {
-        return fs::remove_file(&temporary);
+        return unlink(&temporary);
     }
-    let made = match renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE) {
+    let made = match retry(|| renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE)) {
         // Some filesystems cannot rename so, but all of these have hard links.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(&temporary, path),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            retry(|| fs::hard_link(&temporary, path))
+        }
         renamed => renamed.map_err(io::Error::from),
     };
     // It was renamed, or the name exists.
-    let _ = fs::remove_file(&temporary);
+    let _ = unlink(&temporary);
     made?;
     sync_parent(path)
 }
@@ -50,9 +53,9 @@ pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = write(path, bytes)?;
     step()?;
     if is_lost() {
-        return fs::remove_file(&temporary);
+        return unlink(&temporary);
     }
-    fs::rename(&temporary, path)?;
+    retry(|| fs::rename(&temporary, path))?;
     sync_parent(path)
 }
 
@@ -85,7 +88,7 @@ impl NewFile {
         self.file.sync_all()?;
         step()?;
         if let Some(temporary) = &self.temporary {
-            fs::rename(temporary, path)?;
+            retry(|| fs::rename(temporary, path))?;
         }
         self.temporary = None;
         sync_parent(path)
@@ -105,24 +108,27 @@ impl Write for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            let _ = fs::remove_file(temporary);
+            let _ = unlink(temporary);
         }
     }
 }
 
 /// Reads a file of up to `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open(path)?.take(max).read_to_end(&mut bytes)?;
+    let file = open(path)?;
+    let len = retry(|| file.metadata())?.len().min(max);
+    // Fits: callers bound what they read.
+    let mut bytes = Vec::with_capacity(len as usize);
+    file.take(max).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Opens a regular file. What else may be in its place would block, or act when it is opened.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+    let file = retry(|| rustix::fs::open(path, flags, rustix::fs::Mode::empty()))?;
     let file = File::from(file);
-    match file.metadata()?.is_file() {
+    match retry(|| file.metadata())?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -142,11 +148,33 @@ pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     if is_lost() {
         return Ok(());
     }
-    match fs::remove_file(path) {
+    match unlink(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
         Ok(()) => sync_parent(path),
     }
+}
+
+fn unlink(path: &Path) -> io::Result<()> {
+    retry(|| fs::remove_file(path))
+}
+
+/// Metadata of what a path leads to.
+pub(crate) fn metadata(path: &Path) -> io::Result<fs::Metadata> {
+    retry(|| fs::metadata(path))
+}
+
+/// Locks a file for this process. False if another one has the lock.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    match retry(|| flock(file, FlockOperation::NonBlockingLockExclusive)) {
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        locked => locked.map(|()| true).map_err(io::Error::from),
+    }
+}
+
+/// Paths in a directory, in any order.
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    retry(|| fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect())
 }
 
 /// Name for a file until it is complete.
@@ -169,7 +197,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     })();
     if let Err(e) = written {
         // A part takes space on a full disk.
-        let _ = fs::remove_file(&temporary);
+        let _ = unlink(&temporary);
         return Err(e);
     }
     Ok(temporary)

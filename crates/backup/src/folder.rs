@@ -3,14 +3,14 @@
 use crate::bucket::{Bucket, Object};
 use crate::files::{self, NEW};
 use crate::object_parity;
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
-use tuff_store::ReadAt;
+use tuff_store::{ReadAt, retry};
 
 /// Bytes that are copied at once. Unit: bytes.
 const PART: usize = 1 << 20;
@@ -78,17 +78,16 @@ impl Folder {
     }
 
     fn add(&self, dir: &str, objects: &mut Vec<Object>) -> io::Result<()> {
-        let entries = match fs::read_dir(self.path.join(dir)) {
+        let paths = match files::list(&self.path.join(dir)) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            entries => entries?,
+            paths => paths?,
         };
-        for entry in entries {
-            let entry = entry?;
-            let file = entry.file_name();
-            let Some(file) = file.to_str().filter(|name| !name.ends_with(NEW)) else {
+        for path in paths {
+            let file = path.file_name().and_then(|name| name.to_str());
+            let Some(file) = file.filter(|name| !name.ends_with(NEW)) else {
                 continue;
             };
-            let metadata = match entry.metadata() {
+            let metadata = match retry(|| fs::symlink_metadata(&path)) {
                 // It was removed since it was listed.
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
                 metadata => metadata?,
@@ -138,12 +137,12 @@ impl Bucket for Folder {
 
     fn read(&self, name: &str, range: Range<u64>) -> io::Result<Vec<u8>> {
         let file = files::open(&self.path_of(name)?)?;
-        let end = range.end.min(file.metadata()?.len());
+        let end = range.end.min(retry(|| file.metadata())?.len());
         // Fits: readers bound what they ask for.
         let mut bytes = vec![0; end.saturating_sub(range.start) as usize];
         let mut at = 0;
         while at < bytes.len() {
-            match file.read_at(&mut bytes[at..], range.start + at as u64)? {
+            match retry(|| file.read_at(&mut bytes[at..], range.start + at as u64))? {
                 0 => break,
                 n => at += n,
             }
@@ -157,7 +156,7 @@ impl Bucket for Folder {
         Self::make_parent(&path)?;
         files::create_file(&path, bytes)?;
         self.write_parity(name, &path)?;
-        Ok(tag(&fs::metadata(&path)?))
+        Ok(tag(&files::metadata(&path)?))
     }
 
     fn replace(&self, name: &str, bytes: &[u8], found: &str) -> io::Result<String> {
@@ -166,15 +165,15 @@ impl Bucket for Folder {
             .create(true)
             .append(true)
             .open(self.path.join(LOCK))?;
-        lock.lock()?;
-        if tag(&fs::metadata(&path)?) != found {
+        retry(|| lock.lock())?;
+        if tag(&files::metadata(&path)?) != found {
             return Err(ErrorKind::AlreadyExists.into());
         }
         // That of the old content would bring it back.
         self.remove_parity(name)?;
         files::replace_file(&path, bytes)?;
         self.write_parity(name, &path)?;
-        Ok(tag(&fs::metadata(&path)?))
+        Ok(tag(&files::metadata(&path)?))
     }
 
     fn upload(&self, name: &str, content: Arc<dyn ReadAt>) -> io::Result<()> {
@@ -203,11 +202,11 @@ impl Bucket for Folder {
     fn exclude(&self) -> io::Result<Option<File>> {
         let path = self.path.join(WRITER);
         let lock = File::options().create(true).append(true).open(path)?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Some(lock)),
-            Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
-            Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => Ok(None),
-            Err(TryLockError::Error(e)) => Err(e),
+        match files::try_lock(&lock) {
+            Ok(true) => Ok(Some(lock)),
+            Ok(false) => Err(ErrorKind::WouldBlock.into()),
+            Err(e) if e.kind() == ErrorKind::Unsupported => Ok(None),
+            Err(e) => Err(e),
         }
     }
 

@@ -52,7 +52,7 @@ impl Store {
         let mut doubts = BTreeMap::new();
         let mut before: Option<&Snapshot> = None;
         for snapshot in snapshots {
-            let written = std::fs::metadata(self.snapshot_path(snapshot.number));
+            let written = files::metadata(&self.snapshot_path(snapshot.number));
             let written = written.map_or(now, |metadata| metadata.mtime());
             let doubt = if confirmed.binary_search(&snapshot.number).is_ok() {
                 None

@@ -20,6 +20,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tuff_store::retry;
 
 const MAGIC: [u8; 8] = *b"TUFFINDX";
 /// Most ranges in tables: about 25 MiB.
@@ -536,7 +537,7 @@ impl<'a> RunReader<'a> {
 /// Opens the file of an index. `None` if it is damaged or of another store.
 fn open(path: &Path, store: &[u8; 16]) -> io::Result<Option<(Run, BTreeMap<u32, Covered>)>> {
     let mut file = crate::files::open(path)?;
-    let len = file.metadata()?.len();
+    let len = retry(|| file.metadata())?.len();
     let ends = (TRAILER_LEN + DIGEST_LEN) as u64;
     let Some(at) = len.checked_sub(ends) else {
         return Ok(None);

@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use tuff_store::{Output, Target};
+use tuff_store::{Output, Target, retry};
 use tuff_verity::{Header, RepairedBlock, Root, TreePlace, Verified, make, tree_end};
 
 const MAGIC: [u8; 8] = *b"TUFFPRTY";
@@ -73,7 +73,7 @@ impl Front {
 
     /// Reads the front of a file, or the second one. The flag is false if one of them is damaged.
     fn read(file: &File) -> io::Result<Option<(Self, bool)>> {
-        let fronts = two_fronts(file, file.metadata()?.len(), &Self::decode)?;
+        let fronts = two_fronts(file, retry(|| file.metadata())?.len(), &Self::decode)?;
         let is_whole = fronts[0] == fronts[1];
         Ok(fronts[0].or(fronts[1]).map(|front| (front, is_whole)))
     }
@@ -82,7 +82,7 @@ impl Front {
 /// Writes tree and parity of an object, durably.
 pub(crate) fn write(object: &Path, path: &Path, threads: usize) -> io::Result<()> {
     let file = files::open(object)?;
-    let len = file.metadata()?.len();
+    let len = retry(|| file.metadata())?.len();
     if !(1..=LEN_MAX).contains(&len) {
         return Ok(());
     }
@@ -143,7 +143,7 @@ pub(crate) fn repair(object: &Path, path: &Path, threads: usize) -> io::Result<R
     let verified = Verified::open(data, place, front.root, |_| Ok(front.covered()))?;
     let verified = verified.with_parity(front.roots)?;
     let damage = verified.scan(threads, &|_| Ok(()))?;
-    if damage.is_none() && is_whole && file.metadata()?.len() == front.len {
+    if damage.is_none() && is_whole && retry(|| file.metadata())?.len() == front.len {
         return Ok(done);
     }
     let left = verified.repair(threads, &|_| Ok(()), &mut |block| {

@@ -21,6 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_mkfs::{Error, Place, Result};
+use tuff_store::retry;
 
 const MAGIC: [u8; 8] = *b"TUFFPACK";
 const VERSION: u32 = 1;
@@ -229,7 +230,7 @@ impl Pack {
         let end = self.len();
         let cut = || {
             let file = self.file()?;
-            if file.metadata()?.len() > end {
+            if retry(|| file.metadata())?.len() > end {
                 step()?;
                 if !is_lost() {
                     file.set_len(end)?;
@@ -268,7 +269,8 @@ impl Pack {
             if is_lost() {
                 return Ok(true);
             }
-            match fallocate(self.file()?, flags, start, len) {
+            let file = self.file()?;
+            match retry(|| fallocate(file, flags, start, len)) {
                 Ok(()) => Ok(true),
                 Err(e) if [rustix::io::Errno::OPNOTSUPP, rustix::io::Errno::NOSYS].contains(&e) => {
                     Ok(false)

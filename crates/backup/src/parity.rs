@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tuff_store::{Output, ReadAt, Target};
+use tuff_store::{Output, ReadAt, Target, retry};
 use tuff_verity::{HEADER_LEN, Header, Root, TreePlace, Verified, make, tree_end};
 
 const MAGIC: [u8; 8] = *b"TUFFTREE";
@@ -387,7 +387,7 @@ pub(crate) fn front(path: &Path, store: &[u8; 16]) -> io::Result<Option<TreeFron
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
-    let len = file.metadata()?.len();
+    let len = retry(|| file.metadata())?.len();
     two_fronts(&file, len, &|bytes| TreeFront::decode(bytes, store))
         .map(|[one, other]| one.or(other))
 }

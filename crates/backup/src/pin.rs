@@ -142,12 +142,11 @@ impl Store {
         let dir = self.path.join("pins");
         let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
         let mut pins = Vec::new();
-        let names = match fs::read_dir(&dir) {
+        let paths = match files::list(&dir) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(pins),
-            names => names.map_err(failed)?,
+            paths => paths.map_err(failed)?,
         };
-        for entry in names {
-            let path = entry.map_err(failed)?.path();
+        for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if name.ends_with(files::NEW) {
                 continue;
@@ -155,7 +154,7 @@ impl Store {
             let Some(pin) = read(&path, &name) else {
                 continue;
             };
-            let is_over = |file: File| pin.is_of_process && file.try_lock().is_ok();
+            let is_over = |file: File| pin.is_of_process && files::try_lock(&file).unwrap_or(false);
             // Processes of other hosts are unknown.
             if self.objects.is_none() && files::open(&path).is_ok_and(is_over) {
                 let _ = fs::remove_file(&path);

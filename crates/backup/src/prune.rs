@@ -130,8 +130,7 @@ impl Store {
         for dir in ["packs", "segments", "snapshots", "seen", "pins"] {
             let dir = self.path.join(dir);
             let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
-            for entry in std::fs::read_dir(&dir).map_err(failed)? {
-                let path = entry.map_err(failed)?.path();
+            for path in files::list(&dir).map_err(failed)? {
                 if path
                     .as_os_str()
                     .as_encoded_bytes()

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tuff_codec::Decoder;
 use tuff_mkfs::{Error, Place, Progress, Result};
+use tuff_store::retry;
 use tuff_verity::{RepairedBlock, Root, block_digest};
 
 /// Longest shift that is found. Unit: bytes.
@@ -557,7 +558,7 @@ fn is_at(pack: &Pack, at: i64, digest: &Root) -> Option<Vec<u8>> {
 fn read_some(file: &File, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut done = 0;
-    while let Ok(n @ 1..) = file.read_at(&mut bytes[done..], at + done as u64) {
+    while let Ok(n @ 1..) = retry(|| file.read_at(&mut bytes[done..], at + done as u64)) {
         done += n;
     }
     bytes.truncate(done);

@@ -7,6 +7,7 @@ use crate::digest::Digest;
 use crate::encode::RangeEncoder;
 use crate::encoders::{Encoders, Job};
 use crate::faults::{before_read, now};
+use crate::files;
 use crate::index::{Key, key};
 use crate::pack::{PACK_MAX, Pack};
 use crate::record::{RangeRef, Record, SMALL_MAX, are_alone, order};
@@ -30,6 +31,7 @@ use tuff_mkfs::source::{Kind, Meta};
 use tuff_mkfs::{
     Error, Fill, LeftOut, Options, Place, Progress, Result, Scan, ScannedEntry, Source,
 };
+use tuff_store::retry;
 
 /// Length from which a group is complete. Unit: bytes.
 pub(crate) const GROUP_LEN: usize = 1 << 20;
@@ -125,10 +127,10 @@ fn shown(path: &Path) -> String {
 /// tells whether a file is one of them.
 fn canonical(sources: &[PathBuf], is_archive: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
     let real = |path: &PathBuf| {
-        let real = fs::canonicalize(path);
+        let real = retry(|| fs::canonicalize(path));
         let failed = |e| Error::io(Place::file(path.display()), "cannot find", e);
         let real = real.map_err(failed)?;
-        let is_dir = fs::metadata(&real).map_err(failed)?.is_dir();
+        let is_dir = files::metadata(&real).map_err(failed)?.is_dir();
         match is_dir || is_archive(&real) {
             true => Ok(real),
             false => Err(Error::usage(format_args!(
@@ -449,7 +451,7 @@ impl Run<'_> {
             .as_bytes();
         let prefix_depth = source.components().count() - 1;
         let mut links = Links::new();
-        let own = fs::canonicalize(&self.store.path);
+        let own = retry(|| fs::canonicalize(&self.store.path));
         let own = own.unwrap_or_else(|_| self.store.path.clone());
         let own = own.strip_prefix("/").unwrap_or(&own).as_os_str().as_bytes();
         scan.each(&mut |entry| {
@@ -508,7 +510,8 @@ impl Run<'_> {
         }
         if let Kind::File { size } = entry.kind {
             let host = PathBuf::from("/").join(OsStr::from_bytes(&path));
-            let metadata = fs::symlink_metadata(&host).ok().filter(|metadata| {
+            let metadata = retry(|| fs::symlink_metadata(&host)).ok();
+            let metadata = metadata.filter(|metadata| {
                 let mtime = (metadata.mtime(), metadata.mtime_nsec());
                 let same = mtime == (entry.meta.mtime, entry.meta.mtime_nsec.into());
                 metadata.is_file() && metadata.size() == size && same
@@ -613,7 +616,7 @@ impl Run<'_> {
             Ok(file) => file,
             Err(e) => return failed("cannot open", e),
         };
-        let before = match file.metadata() {
+        let before = match retry(|| file.metadata()) {
             Ok(before) => before,
             Err(e) => return failed("cannot examine", e),
         };
@@ -642,7 +645,7 @@ impl Run<'_> {
             Some((e, at)) => return failed(&format!("cannot read from byte {at} on"), e),
             None => read?,
         }
-        let after = match file.metadata() {
+        let after = match retry(|| file.metadata()) {
             Ok(after) => after,
             Err(e) => return failed("cannot examine", e),
         };
@@ -888,7 +891,7 @@ fn meta(metadata: &Metadata) -> Meta {
 
 /// Directory above a source: its attributes without its time, which other things change.
 fn directory(path: &Path) -> Result<Record> {
-    let metadata = fs::symlink_metadata(path);
+    let metadata = retry(|| fs::symlink_metadata(path));
     let metadata =
         metadata.map_err(|e| Error::io(Place::file(path.display()), "cannot examine", e))?;
     Ok(Record {

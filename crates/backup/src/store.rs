@@ -134,7 +134,7 @@ impl Store {
     /// `Io` if that cannot be found out.
     pub fn is_at(path: &Path) -> Result<bool> {
         let name = path.join(STORE);
-        let found = match fs::metadata(&name) {
+        let found = match files::metadata(&name) {
             Err(e) if is_absent(&e) => Ok(false),
             found => found.map(|_| true),
         };
@@ -149,8 +149,7 @@ impl Store {
         let place = || Place::file(path.display());
         let failed = |e| Error::io(place(), "cannot create a backup store", e);
         private(path, true).map_err(failed)?;
-        let mut names = fs::read_dir(path).map_err(failed)?;
-        if names.next().is_some() {
+        if !files::list(path).map_err(failed)?.is_empty() {
             return Err(Error::usage(format_args!(
                 "{}: not empty, and no backup store",
                 path.display()
@@ -402,7 +401,7 @@ impl Store {
         let now = SystemTime::now();
         for (number, segment) in &self.segments {
             if segment.corrected.is_none() && self.index.lacks_state(*number) {
-                let metadata = fs::metadata(&segment.path)?;
+                let metadata = files::metadata(&segment.path)?;
                 let state = seen::state(&metadata, now);
                 let is_whole = metadata.len() == segment.header.len();
                 self.index.set_state(*number, state.filter(|_| is_whole));
@@ -464,7 +463,7 @@ impl Store {
         let mut states = BTreeMap::new();
         for number in self.numbers("segments", ".dir")? {
             let path = self.directory_path(number);
-            let metadata = match fs::metadata(&path) {
+            let metadata = match files::metadata(&path) {
                 Err(e) if is_absent(&e) => continue,
                 metadata => metadata
                     .map_err(|e| Error::io(Place::file(path.display()), "cannot read", e))?,
@@ -496,7 +495,7 @@ impl Store {
     /// Reads the directory of a segment, or recovers it with the parity. Of one that the index has, the header is read.
     pub(crate) fn load_segment(&mut self, number: u32) -> Result<()> {
         let path = self.directory_path(number);
-        let metadata = fs::metadata(&path).ok();
+        let metadata = files::metadata(&path).ok();
         let state = metadata.and_then(|metadata| seen::state(&metadata, SystemTime::now()));
         if self.index.covers(number, state) {
             let header = files::read(&path, segment::HEADER_LEN as u64).ok();
@@ -634,9 +633,9 @@ impl Store {
         let dir = self.path.join(dir);
         let failed = |e| Error::io(Place::file(dir.display()), "cannot list", e);
         let mut numbers = Vec::new();
-        for name in fs::read_dir(&dir).map_err(failed)? {
-            let name = name.map_err(failed)?.file_name();
-            let stem = name.to_str().and_then(|name| name.strip_suffix(end));
+        for path in files::list(&dir).map_err(failed)? {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let stem = name.and_then(|name| name.strip_suffix(end));
             numbers.extend(stem.and_then(|stem| stem.parse::<u32>().ok()));
         }
         numbers.sort_unstable();
@@ -975,10 +974,10 @@ fn lock(path: &Path) -> Result<File> {
     let failed = |e| Error::io(Place::file(name.display()), "cannot lock", e);
     let lock = File::options().create(true).append(true).open(&name);
     let lock = lock.map_err(failed)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(fs::TryLockError::WouldBlock) => Err(busy(path)),
-        Err(fs::TryLockError::Error(e)) => Err(failed(e)),
+    match files::try_lock(&lock) {
+        Ok(true) => Ok(lock),
+        Ok(false) => Err(busy(path)),
+        Err(e) => Err(failed(e)),
     }
 }
 

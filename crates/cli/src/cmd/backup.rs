@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // A store is not made for sources that are not there.
     let mut archives = Vec::new();
     for source in sources {
-        let found = std::fs::metadata(source);
+        let found = tuff_store::retry(|| std::fs::metadata(source));
         let found = found.map_err(|e| Error::io(source.display(), "cannot find", e))?;
         if !found.is_dir() {
             archives.push((source.clone(), archive(source)?));

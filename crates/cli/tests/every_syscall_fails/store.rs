@@ -1,7 +1,7 @@
 //! Faults of the verbs of backup stores: what was reported can be restored, and an error leaves the store sound.
 
 use crate::inject::{Fault, Run};
-use crate::sweep::{Dir, Scene, sweep};
+use crate::sweep::{Dir, Scene, interrupt, sweep};
 use crate::tree::{self, Contents};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,7 @@ struct StoreVerb {
     /// The trees of the snapshots.
     first: Contents,
     second: Contents,
+    density: (usize, u64),
 }
 
 impl StoreVerb {
@@ -62,6 +63,8 @@ impl StoreVerb {
             args,
             first,
             second,
+            // Each run is followed by a check and a restore.
+            density: (3, 12),
         }
     }
 
@@ -120,9 +123,8 @@ impl Scene for StoreVerb {
         &[1, 3, 5]
     }
 
-    /// Each run is followed by a check and a restore.
     fn density(&self) -> (usize, u64) {
-        (3, 12)
+        self.density
     }
 
     /// `check`, `prune` and `repair` print what they find.
@@ -208,4 +210,21 @@ fn repair_loses_nothing_that_can_be_read_later() {
 fn restore_gives_the_tree_or_reports_missing_files() {
     let scene = StoreVerb::new("restore", &["store", "restore", "-q", "store", "out"]);
     sweep(&scene.dir.0, &scene);
+}
+
+#[test]
+fn verbs_of_stores_repeat_interrupted_calls() {
+    let all: [&[&str]; 4] = [
+        &["backup", "-q", "source", "store"],
+        &["store", "prune", "-q", "store"],
+        &["store", "repair", "-q", "store"],
+        &["store", "restore", "-q", "store", "out"],
+    ];
+    for args in all {
+        let scene = StoreVerb {
+            density: (1, 60),
+            ..StoreVerb::new("interrupted", args)
+        };
+        interrupt(&scene.dir.0, &scene);
+    }
 }
