@@ -218,8 +218,8 @@ impl Index {
     }
 
     fn clear_tables(&mut self) {
-        self.ranges.clear();
-        self.members.clear();
+        self.ranges = HashMap::new();
+        self.members = HashMap::new();
     }
 
     /// Merges the runs from `first` on, and the tables if `with_tables`, into a file.

@@ -51,9 +51,6 @@ pub struct Pruned {
 /// Group of which less than half is in use: its segment and its digest.
 type SparseGroup = (u32, Digest);
 
-/// Directory of a segment as it is, and as it is to be.
-type Renewal = (Directory, Directory);
-
 impl Store {
     /// Frees what no snapshot and no pin names. The store must be open for writing.
     ///
@@ -76,30 +73,31 @@ impl Store {
             progress.check()?;
             let live = marks.segment(*number);
             let directory = self.directory(segment)?;
-            let kept = live.kept(&directory);
+            let has_tree = self.tree(&directory)?.is_some();
             let pinned = pinned.segment(*number);
             let is_pinned = (0..)
                 .zip(&directory.members)
                 .any(|(i, _)| pinned.has_member(i));
+            let is_open = |gap: Range<u32>| self.packs[usize::from(directory.pack)].has_data(gap);
+            // A run that ended early has left them.
+            let gaps = directory.gaps();
+            let is_left = gaps.iter().cloned().any(is_open);
+            let kept = live.kept(directory);
             if !is_pinned {
                 let groups = sparse_groups(&kept).into_iter();
                 sparse.extend(groups.map(|group| (*number, group)));
             }
-            let dead = blocks(&kept.gaps()) - blocks(&directory.gaps());
-            let has_tree = self.tree(&directory)?.is_some();
-            let is_open = |gap: Range<u32>| self.packs[usize::from(kept.pack)].has_data(gap);
-            // A run that ended early has left them.
-            let is_left = directory.gaps().into_iter().any(is_open);
+            let dead = blocks(&kept.gaps()) - blocks(&gaps);
             if kept.ranges.is_empty() {
                 unused.push(*number);
-            } else if dead > directory.blocks / SHARE || !has_tree || is_left {
+            } else if dead > kept.blocks / SHARE || !has_tree || is_left {
                 renewals.push(*number);
             }
         }
         let renewed: HashSet<u32> = renewals.iter().copied().collect();
         self.renew_all(
             (unused, renewals),
-            &|old| marks.segment(old.number).kept(old),
+            &|old: Directory| marks.segment(old.number).kept(old),
             threads,
             &mut pruned,
             progress,
@@ -215,7 +213,7 @@ impl Store {
     fn renew_all(
         &mut self,
         (unused, mut rest): (Vec<u32>, Vec<u32>),
-        kept: &dyn Fn(&Directory) -> Directory,
+        kept: &dyn Fn(Directory) -> Directory,
         threads: usize,
         pruned: &mut Pruned,
         progress: &Progress,
@@ -237,11 +235,11 @@ impl Store {
                 };
                 let old = self.directory(segment)?;
                 // A first attempt may have replaced it before it failed.
-                let new = match old.header() == segment.header {
-                    true => kept(&old),
-                    false => old.clone(),
+                let renewed = match old.header() == segment.header {
+                    true => self.renew(old, kept, threads, pruned),
+                    false => self.renew(old, &|old| old, threads, pruned),
                 };
-                match self.renew(&(old, new), threads, pruned) {
+                match renewed {
                     Err(e) if is_full(&e) => {
                         waiting.push(number);
                         failed = Some(e);
@@ -315,15 +313,17 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the directory of a segment by a smaller one, and frees the rest.
+    /// Replaces the directory of a segment by what `kept` returns for it, and frees the rest.
     fn renew(
         &mut self,
-        (old, directory): &Renewal,
+        old: Directory,
+        kept: &dyn Fn(Directory) -> Directory,
         threads: usize,
         pruned: &mut Pruned,
     ) -> Result<()> {
         // Damage cannot be told from content once the tree is of the new directory.
-        self.repair_segment(old, threads)?;
+        self.repair_segment(&old, threads)?;
+        let directory = &kept(old);
         let tree = self.tree_path(directory.number);
         let mut has_tree = false;
         match self.write_tree(directory, threads) {
@@ -424,9 +424,10 @@ impl Store {
         let mut renewals: Vec<u32> = moved.iter().map(|(segment, _)| *segment).collect();
         renewals.sort_unstable();
         renewals.dedup();
-        let kept = |old: &Directory| {
-            let keeps = |i: u32| !moved.contains(&(old.number, old.ranges[i as usize].digest));
-            old.keep(&keeps, &|_| true)
+        let kept = |old: Directory| {
+            let is_kept = |range: &RangeEntry| !moved.contains(&(old.number, range.digest));
+            let keeps: Vec<bool> = old.ranges.iter().map(is_kept).collect();
+            old.keep(&|i| keeps[i as usize], &|_| true)
         };
         self.renew_all((Vec::new(), renewals), &kept, threads, pruned, progress)
     }

@@ -246,7 +246,7 @@ impl Store {
     ) -> Result<()> {
         let keeps_range = |i: u32| state.ranges[i as usize];
         let keeps_member = |i: u32| state.members[i as usize];
-        let kept = directory.keep(&keeps_range, &keeps_member);
+        let kept = directory.clone().keep(&keeps_range, &keeps_member);
         let ranges = directory.ranges.iter().zip(&state.ranges);
         let lost = ranges
             .filter(|(_, good)| !**good)

@@ -24,6 +24,8 @@ pub(crate) const HEADER_LEN: usize = 96;
 const RANGE_LEN: usize = 44;
 const CLUSTER_LEN: usize = 8;
 const MEMBER_LEN: usize = 44;
+/// Bytes of a directory that are encoded at once.
+const PIECE_LEN: usize = 64 << 10;
 
 /// True if a segment can be at a place.
 pub(crate) fn is_segment(pack: u16, start: u32, blocks: u32) -> bool {
@@ -229,28 +231,45 @@ impl Directory {
 
     /// Bytes of the directory.
     pub(crate) fn encode(&self, store: &[u8; 16]) -> Vec<u8> {
-        let mut bytes = self.header().encode(store).to_vec();
-        self.ranges
-            .iter()
-            .for_each(|range| range.encode(&mut bytes));
-        for cluster in &self.clusters {
-            bytes.extend_from_slice(&cluster.content.to_le_bytes());
-            bytes.extend_from_slice(&cluster.blocks.to_le_bytes());
-            bytes.extend_from_slice(&[u8::from(cluster.is_stored), 0]);
-        }
-        self.members
-            .iter()
-            .for_each(|member| member.encode(&mut bytes));
-        let digest = Digest::of_bytes(&bytes);
+        // Fits: it is in memory, with entries that are no shorter.
+        let mut bytes = Vec::with_capacity(self.header().len() as usize);
+        let digest = self.digest_of(store, &mut |piece| bytes.extend_from_slice(piece));
         bytes.extend_from_slice(&digest.0);
         bytes
     }
 
     /// Digest at the end of its bytes.
     pub(crate) fn digest(&self, store: &[u8; 16]) -> Digest {
-        let bytes = self.encode(store);
-        let end = bytes.last_chunk();
-        Digest(*end.expect("it ends with the digest"))
+        self.digest_of(store, &mut |_| ())
+    }
+
+    /// Computes the digest, and calls `each` with the bytes before it, piece by piece.
+    fn digest_of(&self, store: &[u8; 16], each: &mut dyn FnMut(&[u8])) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        let mut piece = self.header().encode(store).to_vec();
+        let mut end = |piece: &mut Vec<u8>, len: usize| {
+            if piece.len() >= len {
+                hasher.update(piece);
+                each(piece);
+                piece.clear();
+            }
+        };
+        for range in &self.ranges {
+            range.encode(&mut piece);
+            end(&mut piece, PIECE_LEN);
+        }
+        for cluster in &self.clusters {
+            piece.extend_from_slice(&cluster.content.to_le_bytes());
+            piece.extend_from_slice(&cluster.blocks.to_le_bytes());
+            piece.extend_from_slice(&[u8::from(cluster.is_stored), 0]);
+            end(&mut piece, PIECE_LEN);
+        }
+        for member in &self.members {
+            member.encode(&mut piece);
+            end(&mut piece, PIECE_LEN);
+        }
+        end(&mut piece, 0);
+        Digest(*hasher.finalize().as_bytes())
     }
 
     /// Reads a directory. `None` if it is damaged or of another store. Everything that it names is inside its segment.
@@ -327,37 +346,41 @@ impl Directory {
 
     /// The directory with some of its ranges and members. Addresses stay.
     pub(crate) fn keep(
-        &self,
+        mut self,
         keeps_range: &dyn Fn(u32) -> bool,
         keeps_member: &dyn Fn(u32) -> bool,
     ) -> Self {
-        let mut kept = Self {
-            number: self.number,
-            pack: self.pack,
-            start: self.start,
-            blocks: self.blocks,
-            ..Self::default()
-        };
         // New number of each range.
         let mut numbers = vec![None; self.ranges.len()];
-        for (old, range) in self.ranges.iter().enumerate() {
-            let Some(clusters) = self.clusters_of(range).filter(|_| keeps_range(old as u32)) else {
-                continue;
+        let (mut ranges, mut clusters) = (0, Vec::new());
+        let mut old = 0..;
+        let all = std::mem::take(&mut self.clusters);
+        self.ranges.retain_mut(|range| {
+            // Fits: a directory has less than 2^32 entries.
+            let (first, end) = (
+                range.first as usize,
+                range.first as usize + range.count as usize,
+            );
+            let found = all.get(first..end);
+            let kept = old.next().filter(|old| keeps_range(*old)).zip(found);
+            let Some((old, found)) = kept else {
+                return false;
             };
-            numbers[old] = Some(kept.ranges.len() as u32);
-            kept.ranges.push(RangeEntry {
-                first: kept.clusters.len() as u32,
-                ..*range
-            });
-            kept.clusters.extend_from_slice(clusters);
-        }
-        for (old, member) in self.members.iter().enumerate() {
-            let group = numbers[member.group as usize];
-            if let Some(group) = group.filter(|_| keeps_member(old as u32)) {
-                kept.members.push(MemberEntry { group, ..*member });
-            }
-        }
-        kept
+            numbers[old as usize] = Some(ranges);
+            ranges += 1;
+            range.first = clusters.len() as u32;
+            clusters.extend_from_slice(found);
+            true
+        });
+        self.clusters = clusters;
+        let mut old = 0..;
+        self.members.retain_mut(|member| {
+            let is_kept = old.next().is_some_and(keeps_member);
+            let group = numbers[member.group as usize].filter(|_| is_kept);
+            member.group = group.unwrap_or_default();
+            group.is_some()
+        });
+        self
     }
 
     /// Blocks of the segment that no range has, ascending.
@@ -431,7 +454,9 @@ mod tests {
         assert_eq!(Directory::decode(&bytes, &STORE), Some(directory.clone()));
         assert_eq!(Directory::decode(&bytes, &[4; 16]), None);
         assert_eq!(directory.gaps(), []);
-        let kept = directory.keep(&|range| range != 1, &|member| member != 2);
+        let kept = directory
+            .clone()
+            .keep(&|range| range != 1, &|member| member != 2);
         assert_eq!(kept.gaps().len(), 1);
         assert_eq!(kept.gaps()[0], 11..15);
         assert_eq!((kept.ranges[1].block, kept.members.len()), (15, 1));

@@ -34,7 +34,7 @@ impl SegmentMarks {
     }
 
     /// The directory with the entries that are marked, and the groups of members that are.
-    pub(crate) fn kept(&self, directory: &Directory) -> Directory {
+    pub(crate) fn kept(&self, directory: Directory) -> Directory {
         let mut uses = vec![false; directory.ranges.len()];
         for (i, used) in (0..).zip(&mut uses) {
             *used = self.has_range(i);

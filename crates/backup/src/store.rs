@@ -557,6 +557,8 @@ impl Store {
         };
         let state = state.filter(|_| corrected.is_none());
         let digest = segment::digest(corrected.as_deref().unwrap_or(&bytes));
+        // The index grows by what they hold.
+        drop(bytes);
         self.index.add(&directory, digest, state);
         self.add_packs(u32::from(directory.pack) + 1)?;
         self.adopt(directory.header(), corrected);
@@ -624,8 +626,8 @@ impl Store {
         let bytes = files::read(&path_of, DIRECTORY_MAX + 1).unwrap_or_default();
         let tree = SegmentTree::open(&path, &self.id, &self.packs, bytes, directory.gaps());
         let tree = tree.map_err(|e| Error::io(Place::file(path.display()), "cannot read", e))?;
-        let encoded = directory.encode(&self.id);
-        Ok(tree.filter(|tree| encoded.ends_with(&tree.front.directory.0)))
+        let digest = directory.digest(&self.id);
+        Ok(tree.filter(|tree| tree.front.directory == digest))
     }
 
     /// Numbers of the files of a directory of the store, ascending.

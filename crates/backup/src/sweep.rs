@@ -304,7 +304,7 @@ fn kept(directory: &Directory, live: &SegmentMarks, due: &SegmentMarks) -> Direc
     let keeps = |i: u32| live.has_range(i) || !due.has_range(i);
     let keeps_member = |i: u32| live.has_member(i) || !due.has_member(i);
     let uses = uses(directory, &keeps, &keeps_member);
-    directory.keep(&|i| uses[i as usize], &keeps_member)
+    directory.clone().keep(&|i| uses[i as usize], &keeps_member)
 }
 
 /// Entries of a directory without use, and the number of blocks of such ranges.
