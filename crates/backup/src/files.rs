@@ -3,6 +3,7 @@
 //! Everything that changes a store in a directory is here, in [`pack`](crate::pack) or in [`parity`](crate::parity), one
 //! [`step`] at a time: tests end a run before each of them.
 
+use crate::cluster::BLOCK;
 use crate::faults::is_lost;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
@@ -117,8 +118,8 @@ impl Drop for NewFile {
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let len = retry(|| file.metadata())?.len().min(max);
-    // Fits: callers bound what they read.
-    let mut bytes = Vec::with_capacity(len as usize);
+    // Fits: callers bound what they read. Trees cover whole blocks.
+    let mut bytes = Vec::with_capacity((len as usize).next_multiple_of(BLOCK));
     file.take(max).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

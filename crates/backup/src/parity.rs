@@ -135,7 +135,9 @@ impl Covered {
     ) -> io::Result<Self> {
         let len = u64::from(blocks) * BLOCK as u64;
         // Fits: the directory is in memory.
-        directory.resize(directory_len.next_multiple_of(BLOCK as u64) as usize, 0);
+        let padded = directory_len.next_multiple_of(BLOCK as u64) as usize;
+        directory.reserve_exact(padded.saturating_sub(directory.len()));
+        directory.resize(padded, 0);
         Ok(Self {
             pack: pack.file().ok().map(File::try_clone).transpose()?,
             start: u64::from(start) * BLOCK as u64,
