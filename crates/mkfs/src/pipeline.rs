@@ -503,8 +503,7 @@ fn pack(
             && total <= options.block.size() / 2;
         let decisions = decide(&files, order, listed, stored, environment)?;
         chosen = decisions.chosen(&files);
-        let base = stored.bases.map(Arc::as_ref);
-        pack_files(&files, decisions, base, &mut packer, progress)?;
+        pack_files(&files, decisions, stored, &mut packer, progress)?;
     }
     let mut packed = packer.finish(stored.bases.map(Arc::as_ref))?;
     [packed.stats.auto_fast, packed.stats.auto_stored] = chosen;

@@ -14,8 +14,8 @@ use crate::patch::kept_clusters::{KeptClusters, keep_clusters};
 use crate::patch::unchanged::Unchanged;
 use crate::source::Content;
 use crate::source::placed::PlacedTree;
-use crate::tree::InodeId;
 use crate::tree::order::PolicyId;
+use crate::tree::{InodeId, Tree};
 use crate::{Place, Result};
 use hashbrown::{HashMap, HashSet};
 use std::num::NonZeroU8;
@@ -44,6 +44,8 @@ pub(crate) struct StoredData<'a> {
 pub(crate) struct Decisions {
     /// Files to pack, in the order of their data.
     pub(crate) order: Vec<InodeId>,
+    /// Files whose data the only source places in the bases. There may be millions, so that it says where only as they are packed.
+    pub(crate) placed: Vec<InodeId>,
     /// Files that refer to their data in a base, with the checksum of their content.
     pub(crate) in_place: Vec<(InodeId, BaseData, Option<u64>)>,
     /// Edited files of a patched image that keep some of their clusters.
@@ -52,6 +54,24 @@ pub(crate) struct Decisions {
     pub(crate) plan: DedupePlan,
     /// Files that a start reads, at the end of the order.
     pub(crate) listed: HashSet<InodeId>,
+}
+
+impl StoredData<'_> {
+    /// Returns the place that the only source states for the data of a file. `None` if it states none.
+    pub(crate) fn placed(&self, tree: &Tree, inode: InodeId) -> Result<Option<BaseData>> {
+        let (Some(bases), Some(placed)) = (self.bases, self.placed) else {
+            return Ok(None);
+        };
+        let Content::Range { offset: key } = tree.content(inode) else {
+            return Ok(None);
+        };
+        let data = bases.placed(tree.size(inode), &placed.data(key)?);
+        let data = data.map_err(|e| {
+            e.within(Place::path(shown(&tree.path(inode))))
+                .within(Place::file(placed.name()))
+        })?;
+        Ok(Some(data))
+    }
 }
 
 impl Decisions {
@@ -76,6 +96,12 @@ pub(crate) fn decide(
 ) -> Result<Decisions> {
     environment.progress.stage("compare");
     let settings = settings(files.options, environment);
+    let is_placed = |inode: &InodeId| {
+        let states_places = stored.placed.is_some() && stored.bases.is_some();
+        states_places && matches!(files.tree.content(*inode), Content::Range { .. })
+    };
+    let placed: Vec<InodeId> = order.iter().copied().filter(is_placed).collect();
+    order.retain(|inode| !is_placed(inode));
     let in_place = leave_in_place(files, &order, stored, &settings)?;
     let done: HashSet<InodeId> = in_place.iter().map(|(inode, ..)| *inode).collect();
     order.retain(|inode| !done.contains(inode));
@@ -104,6 +130,7 @@ pub(crate) fn decide(
     })?;
     Ok(Decisions {
         order,
+        placed,
         in_place,
         kept,
         plan,
@@ -145,22 +172,6 @@ fn leave_in_place(
     let Some(bases) = stored.bases else {
         return Ok(Vec::new());
     };
-    if let Some(placed) = stored.placed {
-        let mut found = Vec::new();
-        for inode in order {
-            settings.progress.check()?;
-            if let Content::Range { offset: key } = files.tree.content(*inode) {
-                let data = bases.placed(files.tree.size(*inode), &placed.data(key)?);
-                let data = data.map_err(|e| {
-                    let path = shown(&files.tree.path(*inode));
-                    e.within(Place::path(path))
-                        .within(Place::file(placed.name()))
-                })?;
-                found.push((*inode, data, None));
-            }
-        }
-        return Ok(found);
-    }
     let base_inode = |inode: &InodeId| {
         let base = stored.in_place.get(usize::from(files.tree.layer(*inode)));
         match (base, files.tree.content(*inode).parts().0) {

@@ -8,16 +8,17 @@ use crate::options::Metadata;
 /// most common nanoseconds.
 pub(super) fn common_time(parts: &Parts<'_>) -> Epoch {
     let counts = parts.options.metadata.form != Metadata::Plain;
-    let mut uses: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
-    for inode in parts.order {
+    let mut times: Vec<(i64, u32)> = Vec::with_capacity(parts.order.len());
+    times.extend(parts.order.iter().map(|inode| {
         let (seconds, nanos) = parts.time(*inode);
-        let key = (if counts { 0 } else { seconds }, nanos);
-        *uses.entry(key).or_default() += 1;
-    }
-    // The smallest of equally common times is used, so that the order of the map does not matter.
-    let most = uses.into_iter();
-    let most = most.max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)));
-    let ((mut seconds, nanos), _) = most.unwrap_or_default();
+        (if counts { 0 } else { seconds }, nanos)
+    }));
+    // Sorted, they take a fifth of the memory of a map. The smallest of equally common times is used.
+    times.sort_unstable();
+    let most = times.chunk_by(|a, b| a == b);
+    let most = most.max_by_key(|same| (same.len(), std::cmp::Reverse(same[0])));
+    let (mut seconds, nanos) = most.map_or((0, 0), |same| same[0]);
+    drop(times);
     if counts {
         let same = parts.order.iter().map(|inode| parts.time(*inode));
         let mut same: Vec<i64> = same.filter(|t| t.1 == nanos).map(|t| t.0).collect();

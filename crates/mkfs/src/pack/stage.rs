@@ -3,9 +3,8 @@
 use super::files::{TreeFiles, sparse_chunks};
 use super::packer::{FileSharing, Packer};
 use crate::Result;
-use crate::base::Bases;
 use crate::dedupe::auto::Choice;
-use crate::dedupe::{Decisions, PackedFile};
+use crate::dedupe::{Decisions, PackedFile, StoredData};
 use crate::progress::Progress;
 use crate::tree::InodeId;
 
@@ -13,17 +12,25 @@ use crate::tree::InodeId;
 pub(crate) fn pack_files(
     files: &TreeFiles<'_>,
     decisions: Decisions,
-    base: Option<&Bases>,
+    stored: &StoredData<'_>,
     packer: &mut Packer<'_>,
     progress: &Progress,
 ) -> Result<()> {
     let Decisions {
         order,
+        placed,
         in_place,
         mut kept,
         mut plan,
         listed,
     } = decisions;
+    for inode in placed {
+        progress.check()?;
+        let data = stored.placed(files.tree, inode)?;
+        let data = data.expect("only such files were decided to be placed");
+        packer.add_base_file(inode, files.tree.size(inode), data, None)?;
+    }
+    let base = stored.bases;
     for (inode, data, sum) in in_place {
         packer.add_base_file(inode, files.tree.size(inode), data, sum)?;
     }
