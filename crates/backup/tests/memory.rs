@@ -17,7 +17,7 @@ const OPERATIONS: [(&str, u64, u64); 6] = [
     ("check", 25, 80),
     ("prune", 28, 80),
     ("rebuild", 28, 80),
-    ("mount", 32, 280),
+    ("mount", 32, 180),
 ];
 
 /// Environment variable with the operation that a process of this test does, and one with the number of files.
