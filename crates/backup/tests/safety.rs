@@ -343,7 +343,7 @@ fn b22_series_do_not_displace_each_other() {
 fn b23_forged_snapshots_displace_no_real_one() {
     let scratch = Scratch::new("backup-b23");
     let (_, store) = saved(&scratch);
-    // The same distance from now at any time of the day.
+    // At any hour, these dates have the same distance from the clock.
     let start = now() - 10 * DAY;
     let real: Vec<u32> = (0..10)
         .map(|day| forge(&store, 1, "real", start + day * DAY))
