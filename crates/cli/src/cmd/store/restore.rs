@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let show = || Show::unless(args.quiet || args.json);
     let built = image(&store, &snapshot);
-    if built.is_err() {
+    if let Err(Error::Corrupt(_)) = built {
         // It names the files of what is lost.
         let progress = Arc::new(Progress::default());
         let checked = watched(&progress, show(), |progress| {
